@@ -30,6 +30,17 @@ def _arrays_from_the_start() -> None:
     arrays.restart()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _forgets_often() -> None:
+    """With FORGET=1 every computation looks for graphs that can be let go, which others do one time in a
+    thousand: no result may depend on when."""
+    if os.getenv("FORGET"):
+        from tinygrad.tensor import history
+
+        history.LEAST_COMPUTATIONS, history.NODES_A_COMPUTATION = 0, sys.maxsize
+        history.LOOKS.computations = 0
+
+
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what only the CPU has, or of its words: they run there, whatever DEV names, and so do the

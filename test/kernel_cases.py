@@ -201,6 +201,13 @@ def on(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- edits of plans -----------------------------------------------------------------------------------------
 
 
+def kernel_of(*results: Tensor) -> UOp:
+    """The one kernel that computes `results`."""
+    items = results[0].schedule(*results[1:])
+    assert len(items) == 1, items
+    return items[0].ast
+
+
 def nest_of(result: Tensor) -> UOp:
     """The nest of the one kernel that computes `result`."""
     [item] = result.schedule()

@@ -201,6 +201,38 @@ def test_a_transpose_stores_whole_lines(name: str, vectors: int) -> None:
     np.testing.assert_array_equal(Tensor(x).T.contiguous().numpy(), x.T)
 
 
+@pytest.mark.parametrize("parts, written_out", [(4, True), (8, True), (32, False)])
+def test_a_sum_beside_many_others_is_written_out_where_it_is_short(parts: int, written_out: bool) -> None:
+    """Parts of a gradient, each turned, in 16 vectors on AVX2."""
+    rng = np.random.default_rng(6)
+    gradient, weight = (rng.standard_normal(s).astype(np.float32) for s in ((parts, 48, 32), (32, 48)))
+    result = (Tensor(weight).realize() - Tensor(gradient).realize().sum(0).T).contiguous()
+    plan = choose_plan(nest_of(result), MACHINES["AVX2"].machine)
+    assert (Unroll in [type(o) for o in plan.opts]) == written_out
+    expected = weight - gradient.sum(0, np.float64).T
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["AVX2", "AVX-512"])
+@pytest.mark.parametrize("rows, columns", [(25, 77), (70, 203), (131, 3), (1, 1009)])
+def test_tiles_that_overlap_write_once_what_the_kernel_reads(name: str, rows: int, columns: int,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a weight, in place: its product is computed without masks, and the last tile stores what the
+    one before has left."""
+    on(name, monkeypatch)
+    rng = np.random.default_rng(7)
+    shapes = (19, rows), (19, columns), (rows, columns)
+    x, y, w = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    weight = Tensor(w.copy()).realize()
+    step = weight.assign(weight - 0.5 * (Tensor(x).realize().T @ Tensor(y).realize()))
+    nest = nest_of(step)
+    optimised = apply_plan(nest, choose_plan(nest, MACHINES[name].machine))
+    overlaps = all(r.extent >= 8 for r in nest.src[0].closed_ranges)
+    loads = [n for n in optimised.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM]
+    assert not overlaps or all(len(n.src[0].src) == 2 for n in loads)
+    np.testing.assert_allclose(weight.numpy(), w - 0.5 * (x.astype(np.float64).T @ y), rtol=1e-4, atol=1e-4)
+
+
 # --- rows asked for ahead -----------------------------------------------------------------------------------
 
 

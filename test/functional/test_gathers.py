@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,8 @@ def check(seeds: range, device: str | None) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("part", range(4))
 def test_random_gathers(part: int, device: str | None) -> None:
-    check(range(part * 50, part * 50 + 50), device)
+    """On a device that DEV names, whose compiler may take long, some of them."""
+    check(range(part * 50, part * 50 + (15 if os.getenv("DEV") else 50)), device)
 
 
 @pytest.mark.slow

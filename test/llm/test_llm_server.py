@@ -160,8 +160,9 @@ def test_answers_follow_a_schema(client, seed):
 
 def test_answers_follow_a_grammar(client):
     answer = client.completions.create(model="tiny", prompt="he", temperature=2, max_tokens=20,
-                                       extra_body={"grammar": 'root ::= ("ab" | "c")+ "."'})
-    assert re.fullmatch(r"(ab|c)+\.?", answer.choices[0].text)
+                                       extra_body={"grammar": 'root ::= ("ab" | "c")+ "."'}).choices[0]
+    whole = answer.finish_reason == "stop"  # else it may be cut within a word
+    assert re.fullmatch(r"(ab|c)+\." if whole else r"(ab|c)*a?", answer.text)
 
 
 def test_a_schema_that_is_none_is_refused(client):

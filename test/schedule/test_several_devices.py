@@ -550,3 +550,21 @@ def test_what_was_written_through_a_flipped_view_is_copied_in_its_order() -> Non
     expected = 2 * data[:, ::-1]
     np.testing.assert_array_equal(Tensor.cat(several, several, dim=1).numpy(),
                                   np.concatenate([expected, expected], axis=1))
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_a_part_of_what_repeats_items_has_memory_of_its_own_to_write_into(axis: int | None) -> None:
+    items = np.arange(5)
+    x = Tensor(items).shard(TWO, axis)
+    rolled = x.roll(3, 0)  # a part of the items repeated
+    rolled[None, 1:] = 7
+    np.testing.assert_array_equal(rolled.numpy(), [2, 7, 7, 7, 7])
+    np.testing.assert_array_equal(x.numpy(), items)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_what_is_looked_up_by_copies_that_its_kernel_stores(axis: int | None) -> None:
+    items = np.random.default_rng(0).integers(0, 9, (2, 5))
+    x = Tensor(items).shard(TWO, axis)
+    table = x + x.contiguous()
+    np.testing.assert_array_equal(table[x % 2].numpy(), (items * 2)[items % 2])

@@ -8,6 +8,7 @@ import pytest
 from arrays import normal
 
 from tinygrad import GlobalCounters, Tensor
+from tinygrad.graph.leaf_tensors import is_leaf, is_view_of_memory
 from tinygrad.tensor import history
 from tinygrad.tensor.history import LOOKS, forget_history
 
@@ -126,3 +127,39 @@ def test_views_of_a_value_stay_views_of_it() -> None:
     forget_history()
     rows[0] = 0
     assert (value.numpy()[1] == 0).all()
+
+
+@pytest.mark.parametrize("axis", [0, None])
+def test_a_view_of_what_lies_on_several_devices_is_not_its_own_value(axis: int | None) -> None:
+    items = normal(6)
+    shown = Tensor(items).shard(("CPU", "CPU:1"), axis)[::2].realize()
+    forget_history()
+    assert shown.uop.computed_into is not shown.uop
+    np.testing.assert_array_equal(shown.numpy(), items[::2])
+
+
+@pytest.mark.parametrize("devices", ["CPU", ("CPU", "CPU:1")])
+def test_gradients_at_what_stands_for_its_memory_since_stay(devices: str | tuple[str, ...]) -> None:
+    rows = normal(4, 3)
+    given = Tensor(rows, requires_grad=False)
+    weight = Tensor.uniform(3, 2)
+    if not isinstance(devices, str):
+        given = given.shard(devices, None)
+        weight.shard_(devices, None)
+    result = (given @ weight).square() * 2
+    result.realize()
+    assert is_leaf(weight.uop) and is_view_of_memory(weight.uop)
+    forget_history()
+    (gradient,) = result.sum().gradient(weight)
+    np.testing.assert_allclose(gradient.numpy(), 4 * rows.T @ (rows @ weight.numpy()), rtol=1e-5)
+
+
+def test_what_a_call_holds_of_writes_still_to_be_done_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LOOKS, "computations", 0)
+    monkeypatch.setattr(history, "LEAST_COMPUTATIONS", 0)
+    monkeypatch.setattr(history, "NODES_A_COMPUTATION", 1 << 30)
+    items = normal(2, 3)
+    x = Tensor(items.copy()).shard(("CPU", "CPU:1"), None).realize()
+    x.assign(x + 1)
+    x[0] = x[1] * 2
+    np.testing.assert_allclose(x.numpy(), np.stack([(items[1] + 1) * 2, items[1] + 1]), rtol=1e-6)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from functools import lru_cache
-from itertools import permutations
+from itertools import pairwise, permutations
 
 from tinygrad.codegen.collapse import collapsed_reduce, simplified
 from tinygrad.codegen.indexing import (
@@ -58,6 +58,8 @@ class _Lowering:
         self.values: dict[Point, UOp] = {}
         self.stored_over: set[UOp] = set()
         """the loops over outputs"""
+        self.loops_of_stores: list[frozenset[UOp]] = []
+        """those of each output"""
 
     def nest(self) -> UOp:
         # The first output has the loops; the others (a row's statistics, the row) are found inside them.
@@ -74,6 +76,7 @@ class _Lowering:
             raise RuntimeError(f"the target of an ASSIGN is padded: {target}")
         ranges = [r for r in index if r.op is Ops.RANGE]
         self.stored_over.update(ranges)
+        self.loops_of_stores.append(frozenset(ranges))
         return place.node.index(place.index[0], both(live_out, mask)).store(stored, *ranges)
 
     def output_index(self, value: UOp) -> tuple[UOp, ...]:
@@ -82,12 +85,19 @@ class _Lowering:
         base = value.base
         for point in self.values:
             index = _index_of_view(value, point) if point.node in (value, base) else None
-            if index is not None:
+            if index is not None and self.can_be_nested(index):
                 inner = {i for i in index if i.op is Ops.RANGE} - self.stored_over
                 return tuple(self.new_range(i.extent) if i in inner else i for i in index)
         if value.shape not in self.output_ranges:
             self.output_ranges[value.shape] = tuple(self.new_range(n) for n in value.shape)
         return self.output_ranges[value.shape]
+
+    def can_be_nested(self, index: tuple[UOp, ...]) -> bool:
+        """Whether an output in the loops of this index can run beside those before it: what it shares with
+        others, and they with each other, are the outermost loops of both."""
+        stores = [*self.loops_of_stores, frozenset(r for r in index if r in self.stored_over)]
+        shared = (sorted((loops & others for others in stores), key=len) for loops in stores)
+        return all(fewer <= more for one in shared for fewer, more in pairwise(one))
 
     def new_range(self, extent: int) -> UOp:
         return ZERO if extent == 1 else UOp.range(extent, next(self.identities))
@@ -187,15 +197,17 @@ def loops_outermost_first(sink: UOp) -> UOp:
     """The nest with every STORE's ranges ordered so that what is computed once a row encloses the row's
     items.
 
-    A range goes outside the more sets of loops need it: each STORE its own, each REDUCE those its value
-    changes with. (One inside the loops of another REDUCE stands there, wherever that is.)
+    A range goes outside the more STOREs run in it, and of those that as many do, the more sets of loops need
+    it: each STORE its own, each REDUCE those its value changes with. (One inside the loops of another REDUCE
+    stands there, wherever that is.)
     """
-    outputs = frozenset(r for store in sink.src for r in store.closed_ranges)
-    needed = {node.ranges for node in sink.toposort() if node.op is Ops.REDUCE and node.ranges <= outputs}
-    needed |= {frozenset(store.closed_ranges) for store in sink.src}
+    outputs = {frozenset(store.closed_ranges) for store in sink.src}
+    needed = {node.ranges for node in sink.toposort()
+              if node.op is Ops.REDUCE and node.ranges <= frozenset().union(*outputs)}
+    needed |= outputs
 
-    def rank(r: UOp) -> tuple[int, int]:
-        return (-sum(r in ranges for ranges in needed), r.arg[0])
+    def rank(r: UOp) -> tuple[int, int, int]:
+        return (-sum(r in loops for loops in outputs), -sum(r in loops for loops in needed), r.arg[0])
 
     stores = []
     for store in sink.src:

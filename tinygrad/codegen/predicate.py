@@ -81,11 +81,17 @@ def mask_loads_along(value: UOp, mask: UOp) -> UOp:
     return mask_loads(value, mask, lambda load: not load.ranges.isdisjoint(loops), differs_inside)
 
 
-def mask_store(store: UOp, mask: UOp) -> UOp:
-    """A STORE that is done only where `mask` holds."""
+def store_where(mask: UOp, store: UOp) -> UOp:
+    """A STORE that is done only where `mask` holds, of a value that can be computed everywhere."""
     memory, offset, *own = store.src[0].src
     address = memory.index(offset, mask & own[0] if own else mask)
-    return store.replace(src=(address, mask_loads_along(store.src[1], mask), *store.src[2:]))
+    return store.replace(src=(address, *store.src[1:]))
+
+
+def mask_store(store: UOp, mask: UOp) -> UOp:
+    """A STORE that is done only where `mask` holds, and what it stores is read only there."""
+    address, value, *loops = store_where(mask, store).src
+    return store.replace(src=(address, mask_loads_along(value, mask), *loops))
 
 
 # --- values -------------------------------------------------------------------------------------------------

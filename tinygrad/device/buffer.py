@@ -94,8 +94,8 @@ class Buffer(Owner):
         writable array, else, and for others, a copy."""
         buffer = Buffer(device, array.size, dtype_from_numpy(array.dtype))
         data = np.ascontiguousarray(array)
-        sound = data is array and array.flags.writeable and array.flags.aligned and array.size > 0
-        buffer._memory = Device[device].allocator.share(data) if share and sound else None
+        if share and data is array and array.flags.writeable and array.flags.aligned and array.size > 0:
+            buffer._memory = Device[device].allocator.share(data)
         if buffer.is_allocated:
             buffer._owner = array
         else:

@@ -166,6 +166,8 @@ class _Devices:
     def canonicalize(self, name: str) -> str:
         """The full name of a device: "cpu" and "CPU:0" are "CPU". Raises ValueError for a name there is none
         of."""
+        if name in self.FILES:
+            return name
         upper = name.upper()
         if upper.startswith("DISK:"):
             return f"DISK:{os.path.abspath(name[len('DISK:'):])}" if len(name) > len("DISK:") else "DISK"

@@ -260,7 +260,7 @@ def value_of(size: Any) -> int:
 
 def shape_value(shape: Sequence[int]) -> tuple[int, ...]:
     """The shape with the values that Variables are bound to."""
-    return tuple([value_of(size) for size in shape])
+    return tuple([value_of(size) for size in shape]) if is_symbolic(shape) else tuple(shape)
 
 
 def at_least(size: int, least: int) -> int:

@@ -262,6 +262,8 @@ class UOp(Walk, Operators, Movement):
 
     def set_realized_view(self, view: UOp | None) -> None:
         """Remember that `view`, of the same shape, holds this node's value."""
+        if view is self:
+            raise RuntimeError("a view of memory holds its own value: walks that follow views would not end")
         if view is not None and view.shape != self.shape:
             raise RuntimeError(f"a view of shape {view.shape} cannot hold a value of shape {self.shape}")
         self.computed_into = view
@@ -488,7 +490,8 @@ class UOp(Walk, Operators, Movement):
         if self.op is Ops.BUFFER:
             return True
         if not is_symbolic(self.shape):
-            return not self.has_sizes and self.st.contiguous_whole
+            is_reshaped = self.op is Ops.RESHAPE and self.src[0].op is Ops.BUFFER
+            return not self.has_sizes and (is_reshaped or self.st.contiguous_whole)
         memory = self.src[0]
         begins_whole = self.op is Ops.SHRINK and all(start == 0 for start, _ in self.arg)
         return begins_whole and memory.shape == largest_shape(self.shape) and memory.is_whole_buffer

@@ -48,9 +48,15 @@ from tinygrad.renderer.llvm_tiles import TileStatements, tile_places
 from tinygrad.renderer.llvm_units import INTRINSICS, multiplied
 from tinygrad.renderer.machine import WIDE_FLOATS, Machine, cores
 
-LLVM_OPTION = "-disable-vector-combine"
-"""Leaves out the pass of LLVM that rewrites vectors, which ends the process where integers made of float32
-and of float64 lie side by side (LLVM 22; llvm-project, pull request 201241). Plans say what runs in lanes."""
+LLVM_OPTIONS = ("-disable-vector-combine", "-post-RA-scheduler=false", "-dag-maps-huge-region=200")
+"""What LLVM does otherwise than by itself, in the whole process.
+
+Its pass that rewrites vectors ends the process where integers made of float32 and of float64 lie side by
+side (LLVM 22; llvm-project, pull request 201241): plans say what runs in lanes. Its scheduling of
+instructions takes time in the square of those in a block that touch memory: it looks at 200 of them, not at
+1,000, and once, not again after registers are chosen, which helps processors that run instructions in order.
+(Weight gradients of convolutions compile in a quarter of the time, a training step's kernels in 0.6 of it,
+and all kernels of `python -m bench` run as fast: docs/performance.md.)"""
 PLANNED = "llvm.loop.unroll.disable"
 """In the text of a kernel whose plan has chosen lanes and unrolling: its loops stay as they are."""
 

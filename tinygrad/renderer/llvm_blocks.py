@@ -21,7 +21,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import numbered
 from tinygrad.renderer import SCRATCH_ALIGNMENT, Native, Renderer
 from tinygrad.renderer.launch import SHARED_ALIGNMENT
-from tinygrad.renderer.llvm import LLVM_OPTION, STATEMENTS, LLVMWriter
+from tinygrad.renderer.llvm import LLVM_OPTIONS, STATEMENTS, LLVMWriter
 from tinygrad.renderer.llvm_exchange import Exchange, amd_word, exchanged, nvidia_word
 from tinygrad.renderer.llvm_functions import memory_type, value_type
 from tinygrad.renderer.machine import blocks
@@ -180,7 +180,8 @@ _STATEMENTS: dict[Ops, Callable[[Any, UOp], None]] = {
 def _initialise_llvm() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    llvm.set_option("", LLVM_OPTION)  # whichever device comes first in a process
+    for option in LLVM_OPTIONS:  # whichever device comes first in a process
+        llvm.set_option("", option)
 
 
 def _optimised(source: str, target: Target, architecture: str) -> tuple[Any, Any]:

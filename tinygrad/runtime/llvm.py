@@ -20,7 +20,7 @@ from llvmlite.binding.orcjit import JITLibraryBuilder, create_lljit_compiler
 
 from tinygrad.device.host import host_features
 from tinygrad.helpers import Uninterrupted, numbered
-from tinygrad.renderer.llvm import LLVM_OPTION, PLANNED
+from tinygrad.renderer.llvm import LLVM_OPTIONS, PLANNED
 from tinygrad.store import key_of, store_of
 
 
@@ -29,7 +29,8 @@ def initialise_llvm() -> None:
     """Make LLVM know this machine."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    llvm.set_option("", LLVM_OPTION)
+    for option in LLVM_OPTIONS:
+        llvm.set_option("", option)
 
 
 def llvm_version() -> str:
@@ -151,7 +152,8 @@ def assembly_of(source: str, machine: Any) -> str:
 def target_key() -> tuple[str, ...]:
     """What object code depends on beside its source."""
     return (llvmlite.__version__, llvm_version(), llvm.get_host_cpu_name(), host_features(),
-            llvm.get_process_triple(), repr((SPEED_LEVEL, sorted(TUNING.items()), PLANNED_PASSES)))
+            llvm.get_process_triple(),
+            repr((SPEED_LEVEL, sorted(TUNING.items()), PLANNED_PASSES, LLVM_OPTIONS)))
 
 
 def compile_ir(source: str, is_quick: bool = False) -> Compiled:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from tinygrad.engine.realize import Capture
 from tinygrad.graph.leaf_tensors import below_detaches, depends_on_leaf, is_leaf, leaf_node, storage_view
 from tinygrad.graph.node_flags import MEMORY
-from tinygrad.graph.ops import Family
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import GlobalCounters
 from tinygrad.tensor.live import live_tensors
@@ -74,23 +75,38 @@ def _without_leaves(order: Sequence[UOp], tensors: Sequence[Tensor]) -> list[UOp
     """The computed nodes below which there is no node that a gradient can be asked at: none of a tensor that
     lives."""
     asked: set[UOp | None] = set()
+    memory: set[Storage | None] = set()
     for t in tensors:
         if t.dtype.is_float and t._requires_grad is not False:
             asked |= {t._uop, below_detaches(t._uop), leaf_node(t._uop)}
+            memory.add(_storage_of(t._uop))
+    memory.discard(None)
+    is_asked = {node for node in order if node in asked or _storage_of(node) in memory}
     leads: set[UOp] = set()
     for node in order:
-        if any(s in asked or s in leads for s in node.src):
+        if any(s in is_asked or s in leads for s in node.src):
             leads.add(node)
     return [n for n in order if n not in leads and n.realized_view is not None and not n.flags & MEMORY
             and n.op not in Family.VIEW and depends_on_leaf(n)]
 
 
+def _storage_of(node: UOp) -> Storage | None:
+    """The memory of a node's value, whatever it holds now: a tensor that was computed or overwritten stands
+    for its memory, while graphs still hold the node that it was."""
+    view = node.computed_into or (node.src[0] if node.op is Ops.ASSIGN else node)
+    memory = view.viewed
+    return memory.storage if memory.op is Ops.BUFFER else None
+
+
 def _over_memory(order: Sequence[UOp], views: dict[UOp, UOp]) -> dict[UOp, UOp]:
-    """The nodes above those that have `views`, over these instead; what was computed stays so."""
+    """The nodes above those that have `views`, over these instead. What was computed stays so, and what is a
+    view of memory now is in memory as it is. A write that is still to be done stays the node that it is:
+    whoever reads what it writes, also in the middle of a call, knows it by that."""
     changed = dict(views)
     for node in order:
-        if node not in changed and any(s in changed for s in node.src):
+        is_pending = node.op is Ops.ASSIGN and node.realized_view is None
+        if node not in changed and not is_pending and any(s in changed for s in node.src):
             new = changed[node] = node.with_sources(tuple(changed.get(s, s) for s in node.src))
-            if node.realized_view is not None:
+            if node.realized_view is not None and new.viewed.op is not Ops.BUFFER:
                 new.set_realized_view(node.realized_view)
     return changed

@@ -11,7 +11,7 @@ import numpy as np
 from tinygrad.device import Buffer, Device
 from tinygrad.engine.realize import check_reading, realize_uops
 from tinygrad.graph.leaf_tensors import constant_value, storage_view
-from tinygrad.graph.sizes import largest_shape, shape_value
+from tinygrad.graph.sizes import is_symbolic, largest_shape, shape_value
 from tinygrad.graph.uop import UOp
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def memory_read(self: Tensor) -> Buffer:
         return memory_read(self.to("CPU" if Device[first].exchanges else first))
     if not Device[self.device].computes or Device[self.device].exchanges:
         return memory_read(self.to("CPU"))
-    view: UOp | None = self.computed()
+    view: UOp | None = self._computed_now()
     if view is not None and view.contiguous() is not view:
         packed = view.contiguous()
         realize_uops([packed])
@@ -44,6 +44,8 @@ def memory_read(self: Tensor) -> Buffer:
 
 def items_in(self: Tensor, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """What of flat memory, laid out for the largest sizes, are items of the value."""
+    if not is_symbolic(self.shape):
+        return memory.reshape(self.shape)
     whole = memory.reshape(largest_shape(self.shape))
     return whole[tuple(slice(size) for size in shape_value(self.shape))]
 

@@ -36,7 +36,7 @@ from tinygrad.graph.leaf_tensors import (
     storage_view,
 )
 from tinygrad.graph.node_flags import COSTLY, MEMORY, WRITES
-from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Cut, Devices, Placement, Sharding
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
 from tinygrad.graph.storage import Overwriting
@@ -440,7 +440,7 @@ class Tensor(Methods):
         alias_set = self._aliased
         is_written = below_detaches(self.uop).op is Ops.ASSIGN
         # a value of its own whose items, or some of them, were computed once for several places
-        is_shorter = self._shown.op not in Family.VIEW and repeats_items(view)
+        is_shorter = repeats_items(view) and not repeats_items(self._shown)
         if is_shorter or (not is_written and not view.base.storage.belongs_to(alias_set or self)):
             view = self._copied(view)
         if alias_set is None:
@@ -474,6 +474,10 @@ class Tensor(Methods):
         if capture is not None:
             with capture.suspended():
                 return self.computed()
+        return self._computed_now()
+
+    def _computed_now(self) -> UOp:
+        """As `computed`, outside of what is being traced."""
         if self._given_up:
             raise RuntimeError("this gradient was given up; see Tensor.grad")
         together = self._gradients_together() if self._left_together else []

@@ -115,10 +115,11 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
 
     def plan(self) -> Plan:
         self.original_work = work_and_items(self.nest)
+        self.split_along(Ops.MOD, self.lanes())
         if not prefix_sums(self.nest):  # a scan needs its loop whole in all outputs
             while (cut := partitions(self.nest, self.lanes())) is not None:
                 self.take(PartitionLoop(cut[0].arg[0], tuple(cut[1])))
-        self.split_shuffled()
+        self.split_along(Ops.IDIV)
         self.merge_contiguous()
         is_chain = self.carry_scans()
         self.dot_bytes()

@@ -57,9 +57,10 @@ class Chooser:
         while (pair := mergeable_pair(self.nest)) is not None:
             self.take(Merge(pair[0].arg[0], pair[1].arg[0]))
 
-    def split_shuffled(self) -> None:
-        """Loops along whose quotients by a number memory lies (channels that were shuffled) as two."""
-        while (found := shuffled_loop(self.nest)) is not None:
+    def split_along(self, digit: Ops, least: int = 2) -> None:
+        """Loops along whose quotients (IDIV: channels that were shuffled) or remainders (MOD: weights in
+        panels) by a number memory lies, in runs of `least` items, as two."""
+        while (found := loop_of_digits(self.nest, digit, least)) is not None:
             self.take(Split(*found))
 
     def ranges(self) -> list[UOp]:
@@ -135,15 +136,17 @@ class Chooser:
         return size
 
 
-def shuffled_loop(nest: UOp) -> tuple[int, int] | None:
-    """(a loop over outputs, a number by whose multiples its iterations lie side by side in what is loaded);
-    None where there is none."""
+def loop_of_digits(nest: UOp, digit: Ops, least: int) -> tuple[int, int] | None:
+    """(a loop over outputs, a number by which its iterations have quotients or remainders that lie side by
+    side in what is loaded, `least` of them); None where there is none."""
     outputs = output_ranges(nest)
     for access in accesses_of(nest):
         for atom, factor in linear_terms(access.node.src[0].src[1]).terms.items():
-            if atom.op is Ops.IDIV and factor == 1 and atom.src[0] in outputs and atom.src[1].op is Ops.CONST:
+            if atom.op is digit and factor == 1 and atom.src[0] in outputs and atom.src[1].op is Ops.CONST:
                 loop, divisor = atom.src
-                if is_plain(loop) and loop.extent % divisor.arg == 0 and not is_reduce_range(nest, loop):
+                if not is_plain(loop) or loop.extent % divisor.arg or is_reduce_range(nest, loop):
+                    continue
+                if (divisor.arg if digit is Ops.MOD else loop.extent // divisor.arg) >= least:
                     return loop.arg[0], divisor.arg
     return None
 

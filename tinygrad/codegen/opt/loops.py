@@ -1,9 +1,10 @@
 """Loop transformations: ranges of a nest merged, split, moved outwards, rounded up.
 
 In: a nest and ranges of it. Out: a nest that computes the same. Where a factor does not divide an extent, a
-loop over outputs lets its last tile overlap the one before (the same values are stored twice) or, where that
-is unsafe, across threads, or if there is only one tile, masks what lies outside; a reduce adds a masked tail
-of its own, so the main loop carries no mask. `opts.py` names these changes, and those of the modules beside.
+loop over outputs lets its last tile overlap the one before: the same values are stored twice or, in a nest
+that writes what it reads, once, by the first of the two. Across threads of a block, or if there is only one
+tile, it masks what lies outside. A reduce adds a masked tail of its own, so the main loop carries no mask.
+`opts.py` names these changes, and those of the modules beside.
 """
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from functools import partial
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import product_in
-from tinygrad.codegen.predicate import identity_unless, mask_loads_along, mask_store, masked_term
+from tinygrad.codegen.predicate import (
+    identity_unless,
+    mask_loads_along,
+    mask_store,
+    masked_term,
+    store_where,
+)
 from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
@@ -174,8 +181,13 @@ def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
         # The memory is rounded up to whole tiles; nothing reads what lies beyond.
         whole = replace_range(nest, r, lambda _: loops, start + inner)
         return _masked_stages(whole, inner, (start + inner) < extent)
-    if tiles > 1 and kind is not RangeKind.LOCAL and not writes_what_it_reads(nest):
-        return replace_range(nest, r, lambda _: loops, start.minimum(extent - amount) + inner)
+    if tiles > 1 and kind is not RangeKind.LOCAL:
+        place = start.minimum(extent - amount) + inner
+        overlapping = replace_range(nest, r, lambda _: loops, place)
+        if not writes_what_it_reads(nest):
+            return overlapping
+        return UOp.sink(store_where(place >= start, s) if inner in s.closed_ranges else s
+                        for s in overlapping.src)
     if any(n.op is Ops.LOAD and n.src[0].src[0].op is Ops.SCATTER and r in n.src[0].src[1].ranges
            for n in nest.toposort()):
         raise ValueError(f"sums by place are added up for the {extent} iterations of r{r.arg[0]} alone")

@@ -29,6 +29,7 @@ from tinygrad.nn.onnx.registry import (
     with_types,
 )
 from tinygrad.nn.onnx.values import Array, Coded, Items, Sizes, Value, is_coded, is_number
+from tinygrad.nn.onnx.weights import tensor_over
 from tinygrad.tensor import Tensor
 
 MOST_KEPT = 1 << 16
@@ -280,29 +281,6 @@ class Body:
         return np.zeros((0, *sizes), said.dtype or np.float32)
 
 
-def tensor_over(array: Array, device: str) -> Tensor:
-    """A tensor of an array: a number in the kernels that use it, where it is one; else over its memory where
-    that can be (weights that are mapped), or over a copy."""
-    if not array.shape:
-        return Tensor(array, device, requires_grad=False) if array.dtype.kind not in "biuf" else \
-            Tensor(array[()], device, requires_grad=False)
-    if isinstance(_owner(array), np.memmap) and array.ctypes.data % array.itemsize == 0:
-        mapped = Tensor.from_dlpack(np.asarray(array))
-        mapped.requires_grad = False
-        return mapped.to(device)
-    return Tensor(array, device, requires_grad=False)
-
-
-def pointwise_over(array: Array, device: str) -> Tensor:
-    """A tensor of the weights of a convolution with windows of one item, a product of matrices: in memory a
-    row for each channel that comes in, as cores read what becomes their lanes. Weights that are mapped stay
-    where they are."""
-    if Device[device].renderer.machine.has_blocks or isinstance(_owner(array), np.memmap):
-        return tensor_over(array, device)
-    rows = tensor_over(np.ascontiguousarray(np.moveaxis(array, 0, -1)), device)
-    return rows.permute((array.ndim - 1, *range(array.ndim - 1)))
-
-
 def compute(values: list[Value]) -> None:
     """Compute the tensors in values, in one schedule."""
     tensors = list(_tensors_in(values))
@@ -319,12 +297,6 @@ def _tensors_in(values: list[Value]) -> Iterator[Tensor]:
             yield value.bytes
         elif isinstance(value, list):
             yield from _tensors_in(value)
-
-
-def _owner(array: Array) -> Any:
-    while isinstance(array.base, np.ndarray) and not isinstance(array, np.memmap):
-        array = array.base
-    return array
 
 
 def is_foldable(node: Node) -> bool:

@@ -14,18 +14,19 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import canonical_device
-from tinygrad.engine.realize import JitError
-from tinygrad.graph.sizes import changed_sizes, unbound
+from tinygrad.engine.realize import Capture, JitError
+from tinygrad.graph.sizes import Size, changed_sizes, unbound
 from tinygrad.jit.arguments import CallKind
 from tinygrad.jit.jit import PureJit, Tracer
 from tinygrad.nn.onnx.channels import fold_channel_maps
 from tinygrad.nn.onnx.cut import Cut, cut, host_part, is_text, used_by
 from tinygrad.nn.onnx.dynamic import DynamicAxes, with_numbers
-from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size, pointwise_over, tensor_over
+from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size
 from tinygrad.nn.onnx.labels import with_numbered_labels
 from tinygrad.nn.onnx.model import Graph, Model, Node, OnnxError, Source, TypeOf, read_model
 from tinygrad.nn.onnx.places import has_indices, reach, what_is_out_of_range
 from tinygrad.nn.onnx.values import Array, Coded, Sizes, Value, is_coded, is_number, numpy_type
+from tinygrad.nn.onnx.weights import is_matrix, weights_over
 from tinygrad.tensor import Tensor
 
 MOST_KINDS = 16
@@ -93,6 +94,8 @@ class OnnxRunner:
         self._reads_values = False
         """whether nothing can be traced: every call walks the whole graph then"""
         self._kinds: dict[Any, Replayed | None] = {}
+        self._copies: dict[str, Tensor] = {}
+        """copies of arrays that were inputs of a call, which no other call has now"""
 
     def __call__(self, inputs: Mapping[str, Any] | None = None, **named: Any) -> dict[str, Tensor]:
         """The outputs for these inputs (tensors, arrays or numbers), by name.
@@ -103,8 +106,14 @@ class OnnxRunner:
         if inputs is not None and not isinstance(inputs, Mapping):
             raise OnnxError(f"inputs are given by name, run({{name: x}}) or run(name=x), got a "
                             f"{type(inputs).__name__}; the model takes {_listed(self.inputs)}")
-        given = self._checked({**(inputs or {}), **named})
-        return {name: self._public(value) for name, value in self.values(given).items()}
+        inputs = {**(inputs or {}), **named}
+        given = self._checked(inputs)
+        results = {name: self._public(value) for name, value in self.values(given).items()}
+        is_alone = all([isinstance(v, Tensor) and v._is_fully_realized for v in results.values()])
+        if is_alone and Capture.current() is None:  # nothing refers to the inputs
+            self._copies.update({name: given[name] for name, value in inputs.items()
+                                 if isinstance(value, np.ndarray) and isinstance(given[name], Tensor)})
+        return results
 
     def __repr__(self) -> str:
         return f"<OnnxRunner {self.device} {_listed(self.inputs)} -> {_listed(self.outputs)}>"
@@ -259,13 +268,11 @@ class OnnxRunner:
         graph.constants.update(made)
         known.update(made)
         used = {name for node in self._nodes for name in node.inputs}.union(captured, self.outputs)
-        filters = {node.inputs[1] for node in self._nodes if node.op == "Conv" and not node.domain}
-        for name, value in graph.constants.items():
-            if name in used:  # weights are tensors from here on
-                is_weight = is_number(value) and not is_size(value) and not is_coded(value.dtype)
-                is_pointwise = is_weight and name in filters and all(n == 1 for n in value.shape[2:])
-                over = pointwise_over if is_pointwise else tensor_over
-                known[name] = over(value, self.device) if is_weight else value
+        constants = {name: value for name, value in graph.constants.items() if name in used}
+        numbers = {k: v for k, v in constants.items() if is_number(v) and not is_coded(v.dtype)}
+        weights = {k: v for k, v in numbers.items() if is_matrix(v) or not is_size(v)}
+        known.update(constants)
+        known.update(weights_over(weights, self._nodes, [*captured, *self.outputs], self.device))
         graph.constants.clear()
         self._known = {name: value for name, value in known.items() if name in used}
         compute(list(self._known.values()))
@@ -300,7 +307,8 @@ class OnnxRunner:
         try:
             if value is None and said.kind == "tensor":
                 raise TypeError("only an optional input may be left out")
-            made = self.as_value(value, said)
+            made = self._copy_in_place(name, value) if isinstance(value, np.ndarray) else None
+            made = self.as_value(value, said) if made is None else made
         except (TypeError, ValueError) as error:
             raise OnnxError(f"input {name!r} takes {said}, got a {type(value).__name__}: {error}") from error
         if said.kind != "tensor" or made is None or isinstance(made, list):
@@ -322,6 +330,18 @@ class OnnxRunner:
         if wrong:
             raise OnnxError(f"input {name!r} takes {said}, got {got}: {', '.join(wrong)}")
         return made
+
+    def _copy_in_place(self, name: str, array: Array) -> Tensor | None:
+        """The copy that a call before had of an input, with this array in it; None where it has another type
+        or shape, or is still in use."""
+        copy = self._copies.pop(name, None) if Capture.current() is None else None
+        if copy is None or copy.shape != array.shape or copy.dtype.numpy != array.dtype or not array.size:
+            return None
+        buffer = copy.uop.realized
+        if buffer is None or (buffer.uses is not None and buffer.uses.before_writing()):
+            return None
+        buffer.copyin(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return copy
 
     def as_value(self, value: Any, said: TypeOf | None = None) -> Value:
         """What a user gives as a value of the graph: numbers on the device, strings on the host."""
@@ -372,7 +392,7 @@ def _in_own_memory(value: Value) -> Value:
 def _kind_of(value: Value) -> tuple[Any, ...]:
     if not isinstance(value, Tensor):
         return (type(value),)
-    return (changed_sizes(value.shape, unbound), value.dtype)
+    return (changed_sizes(value.shape, unbound) if Size.exists else value.shape, value.dtype)
 
 
 def _listed(types: Mapping[str, TypeOf]) -> str:
