@@ -280,6 +280,24 @@ def test_gradients_on_tiles() -> None:
 
 
 @needs_tiles
+@pytest.mark.parametrize("m,k,n", [(100, 96, 333), (70, 64, 150)])
+def test_results_may_be_written_in_place(m: int, k: int, n: int) -> None:
+    a, b, before = whole_numbers(m, k), whole_numbers(k, n), whole_numbers(m, n, dtype=np.float32)
+    weight = on("CPU", before)
+    weight.assign(weight - on("CPU", a).dot(on("CPU", b), dtype="float32"))
+    assert uses_tiles(weight)
+    np.testing.assert_array_equal(weight.numpy(), before - a.astype(np.float32) @ b.astype(np.float32))
+
+
+def test_panels_of_results_in_place_are_cut_where_they_are_elsewhere() -> None:
+    a, b = (Tensor(whole_numbers(1000, 1000)).realize() for _ in range(2))
+    weight = Tensor(whole_numbers(1000, 1000, dtype=np.float32)).realize()
+    elsewhere = choose_plan(lower(last_kernel(weight - a.dot(b, dtype="float32"))), TILED.machine)
+    weight.assign(weight - a.dot(b, dtype="float32"))
+    assert choose_plan(lower(last_kernel(weight)), TILED.machine) == elsewhere
+
+
+@needs_tiles
 def test_a_forked_child_may_use_tiles() -> None:
     a, b = whole_numbers(64, 64), whole_numbers(64, 64)
     expected = a.astype(np.float32) @ b.astype(np.float32)

@@ -10,7 +10,7 @@ pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip
 
 import onnx
 from onnx import TensorProto, helper
-from small_models import X, Y, info, linear, model_of
+from onnx_small_models import X, Y, info, linear, model_of
 
 from tinygrad.graph.ops import Ops
 from tinygrad.nn.onnx import OnnxError, OnnxRunner

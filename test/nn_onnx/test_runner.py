@@ -12,7 +12,7 @@ pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip
 
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from small_models import INT64, WEIGHT, X, Y, info, linear, model_of
+from onnx_small_models import INT64, WEIGHT, X, Y, info, linear, model_of
 
 import tinygrad
 from tinygrad.helpers import GlobalCounters

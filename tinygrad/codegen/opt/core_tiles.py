@@ -12,7 +12,6 @@ from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
-from tinygrad.codegen.opt.loops import writes_what_it_reads
 from tinygrad.codegen.opt.matrix import MatrixProduct, matrix_product
 from tinygrad.codegen.opt.opts import MMA, Split, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE
@@ -101,7 +100,7 @@ class RowsUnitChooser(TileChooser):
         if operand.op is not Ops.LOAD or len(operand.src[0].src) == 3:
             return False
         (load,) = self.loads_of(operand)
-        return k.extent % unit.k == 0 and m.extent >= TILES * unit.m and self.has_blocks(m, TILES * unit.m) \
+        return k.extent % unit.k == 0 and m.extent >= TILES * unit.m \
             and load.step(k) == 1 and load.step(m) is not None
 
     def is_near(self, product: MatrixProduct, unit: MatrixUnit) -> bool:
@@ -111,10 +110,6 @@ class RowsUnitChooser(TileChooser):
 
     def stores(self) -> list[MemoryAccess]:
         return [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE]
-
-    def has_blocks(self, r: UOp, size: int) -> bool:
-        """Whether a range of outputs can be cut in blocks, of which the last may overlap the one before."""
-        return bool(r.extent % size == 0 or not writes_what_it_reads(self.nest))
 
     def take_by_rows(self, product: MatrixProduct, unit: MatrixUnit) -> None:
         """The Opts: blocks of rows, panels of columns, the unit, its operands in panels, the loops around."""
@@ -145,7 +140,7 @@ class RowsUnitChooser(TileChooser):
 
     def cut(self, r: UOp, size: int) -> tuple[UOp | None, UOp]:
         """A range as (a loop over blocks, the iterations in a block), or as one block."""
-        if r.extent <= size or not self.has_blocks(r, size):
+        if r.extent <= size:
             return None, r
         before = self.identities()
         self.take(Split(r.arg[0], size))
