@@ -3,12 +3,16 @@
 In: the interpreter's stack, as it is when a tensor is made. Out: numbers of `Line`s; equal stacks have one.
 A key of the stack is made of code objects and instructions, and decoded once. Frames of this package, its
 programs apart, and of Python's own library are left out. Calls of layers (`__call__`, `forward`) say which
-module of a model it was.
+module of a model it was. What is above a function of the user stays as it is while that runs, so it is walked
+once and noted on the function's frame (`Above`).
 """
 from __future__ import annotations
 
+import inspect
+import itertools
 import sys
 import sysconfig
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -30,6 +34,8 @@ SKIPPED, USER, MODULE, OWN_MODULE = range(4)
 """What a frame is: not the user's; theirs; theirs, and a call of a module; a call of one of `tinygrad.nn`."""
 UNKNOWN = 0
 """The number of the line of what nobody knows the origin of."""
+RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""Flags of code whose frames have another caller each time they go on."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,20 @@ class Line:
         return f"{Path(frame.file).name}:{frame.line}" + (" (gradient)" if self.is_gradient else "")
 
 
+class Above:
+    """A note on a frame, in its `f_trace`, of which stack of the user's frames called it. It goes with the
+    frame, and keeps nothing alive; to whoever traces the program from now on it is a function that traces
+    nothing there."""
+
+    __slots__ = ("stack",)
+
+    def __init__(self, stack: int) -> None:
+        self.stack = stack
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        """What a tracer would be told."""
+
+
 class Lines:
     """All lines met so far.
 
@@ -71,16 +91,21 @@ class Lines:
         self.numbers: dict[Line, int] = {self.all[0]: UNKNOWN}
         self.known: dict[tuple[int, ...], int] = {}
         """by the key of a stack: for each of the user's frames the ids of its code, its instruction, and of a
-        module's call the module's id"""
+        module's call the module's id; at the end, where a frame has a note, the number of what is above it"""
+        self.stacks: dict[tuple[int, ...], int] = {}
+        """by such a key, the number that notes have, which is negative"""
+        self.new_stack = itertools.count(-1, -1)
         self.kinds: dict[int, int] = {}
         """by the id of code: what its frames are"""
         self.codes: list[CodeType] = []
+        self.lock = threading.Lock()
         self.gradients: dict[int, int] = {}
 
     def here(self, inner: int = 0) -> int:
         """The number of the user's line that runs now; `inner` callers of the caller are not the user's."""
         kinds = self.kinds
         key: list[int] = []
+        first: FrameType | None = None
         frame: FrameType | None = sys._getframe(1 + inner)
         for _ in range(MOST_DEPTH):
             if frame is None:
@@ -94,9 +119,22 @@ class Lines:
                 key += code, frame.f_lasti
                 if kind != USER:
                     key.append(id(frame.f_locals.get("self")))
+                note = frame.f_trace
+                if type(note) is Above:
+                    key.append(note.stack)
+                    break
+                if first is None:
+                    first, below = frame, len(key)
             frame = frame.f_back
+        if first is not None:
+            self.note(first, tuple(key[below:]))
         found = self.known.get(tuple(key))
         return self.met(tuple(key), sys._getframe(1 + inner)) if found is None else found
+
+    def note(self, frame: FrameType, above: tuple[int, ...]) -> None:
+        """Note on a frame what is above it, where that stays so and nobody traces."""
+        if frame.f_trace is None and not frame.f_code.co_flags & RESUMED and sys.gettrace() is None:
+            frame.f_trace = Above(self.stacks.setdefault(above, next(self.new_stack)))
 
     def kind(self, code: CodeType) -> int:
         """What frames of some code are; the code is kept, and so keeps its id."""
@@ -120,9 +158,10 @@ class Lines:
 
     def number(self, line: Line) -> int:
         """The number of a line."""
-        found = self.numbers.setdefault(line, len(self.all))
-        if found == len(self.all):
-            self.all.append(line)
+        with self.lock:
+            found = self.numbers.setdefault(line, len(self.all))
+            if found == len(self.all):
+                self.all.append(line)
         return found
 
     def gradient(self, number: int) -> int:

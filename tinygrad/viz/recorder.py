@@ -178,10 +178,13 @@ class Recorder(Observer):
         return tuple(sorted(found, key=lambda line: -found[line]))
 
     def lines_of_nodes(self, structure: Any) -> tuple[int, ...]:
-        return tuple(map(LINE, structure.nodes))
+        lines: tuple[int, ...] | None = structure.node_lines
+        if lines is None:
+            lines = structure.node_lines = tuple(map(LINE, structure.nodes))
+        return lines
 
     def tells_lines(self, before: Any, structure: Any) -> bool:
-        now = tuple(map(LINE, structure.nodes))
+        now = self.lines_of_nodes(structure)
         if now == before:
             return True
         told = self.told.get((before, now))
@@ -198,7 +201,7 @@ class Recorder(Observer):
         return [item._replace(lines=self.moved(item.lines, before, now, structure)) for item in items]
 
     def sites_again(self, sites: Any, before: Any, structure: Any) -> Any:
-        now = tuple(map(LINE, structure.nodes))
+        now = self.lines_of_nodes(structure)
         if now != before:
             known = self.moved_sites.get((id(sites), now))
             if known is None:
