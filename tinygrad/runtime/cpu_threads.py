@@ -25,8 +25,9 @@ from string import Template
 CLOSED = 0xFFFFFFFF
 """The lower half of a ticket that offers nothing."""
 MAX_THREADS = 256
-SPIN = 4000
-"""Looks at the ticket before a worker sleeps: about 20 us."""
+SPIN = 20_000
+"""Looks at the ticket before a worker sleeps: about 100 us, longer than a program that waits for each kernel
+takes to its next one (a replay's Python is 40). A worker that has to be woken comes 50 to 100 us late."""
 
 # Slots of 8 bytes in the shared state; those that several threads write have cache lines of their own.
 TICKET = 0
