@@ -26,8 +26,8 @@ CLOSED = 0xFFFFFFFF
 """The lower half of a ticket that offers nothing."""
 MAX_THREADS = 256
 SPIN = 20_000
-"""Looks at the ticket before a worker sleeps: about 100 us, longer than a program that waits for each kernel
-takes to its next one (a replay's Python is 40). A worker that has to be woken comes 50 to 100 us late."""
+"""Looks at the ticket before a worker sleeps: 220 us where a pause takes 11 ns (an Intel server), longer than
+a program that waits for each kernel takes to its next one (docs/performance.md has what it saves)."""
 
 # Slots of 8 bytes in the shared state; those that several threads write have cache lines of their own.
 TICKET = 0

@@ -76,8 +76,6 @@ class Structure:
         self.fields.extend([position[s] for s in sinks])
         self.fields += [Device.DEFAULT, int(NOOPT), int(ALLOW_TF32), is_sharded and Device.ONE_MEMORY]
         self.key: tuple[Any, ...] = tuple(self.fields)
-        self.node_lines: tuple[int, ...] | None = None
-        """the user's line that each node came from, once somebody who records has asked (`observer.py`)"""
 
     def walk(self, sinks: list[UOp]) -> None:
         """Number every node, sources first."""

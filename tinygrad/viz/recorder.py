@@ -178,13 +178,10 @@ class Recorder(Observer):
         return tuple(sorted(found, key=lambda line: -found[line]))
 
     def lines_of_nodes(self, structure: Any) -> tuple[int, ...]:
-        lines: tuple[int, ...] | None = structure.node_lines
-        if lines is None:
-            lines = structure.node_lines = tuple(map(LINE, structure.nodes))
-        return lines
+        return tuple(map(LINE, structure.nodes))
 
     def tells_lines(self, before: Any, structure: Any) -> bool:
-        now = self.lines_of_nodes(structure)
+        now = tuple(map(LINE, structure.nodes))
         if now == before:
             return True
         told = self.told.get((before, now))
@@ -201,7 +198,7 @@ class Recorder(Observer):
         return [item._replace(lines=self.moved(item.lines, before, now, structure)) for item in items]
 
     def sites_again(self, sites: Any, before: Any, structure: Any) -> Any:
-        now = self.lines_of_nodes(structure)
+        now = tuple(map(LINE, structure.nodes))
         if now != before:
             known = self.moved_sites.get((id(sites), now))
             if known is None:

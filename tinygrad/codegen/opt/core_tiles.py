@@ -100,8 +100,8 @@ class RowsUnitChooser(TileChooser):
         if operand.op is not Ops.LOAD or len(operand.src[0].src) == 3:
             return False
         (load,) = self.loads_of(operand)
-        return k.extent % unit.k == 0 and m.extent >= TILES * unit.m \
-            and load.step(k) == 1 and load.step(m) is not None
+        return k.extent % unit.k == 0 and m.extent >= TILES * unit.m and load.step(k) == 1 \
+            and load.step(m) is not None
 
     def is_near(self, product: MatrixProduct, unit: MatrixUnit) -> bool:
         """Whether half the L2 cache holds the rows' operand for all rows."""
