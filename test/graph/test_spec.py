@@ -5,12 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tinygrad.codegen.primitives import power_function
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.spec import LOOP_NEST, PROGRAM, STAGES, TENSOR_GRAPH, SpecError, check_graph
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer import Native
+from tinygrad.renderer.called_function import CalledFunction
 
 F = dtypes.float32
 I = dtypes.index  # noqa: E741 - the type of every offset below
@@ -184,7 +183,7 @@ NEST_FAULTS: dict[str, Callable[[], UOp]] = {
     r"STAGE\(value": lambda: new(Ops.STAGE, F, (UOp.const(1.0, F), UOp.range(4, 0)),
                                  (0, Memory.SCRATCH, 2)),
     r"CALL\(value": lambda: new(Ops.CALL, F, (UOp.const(1.0, dtypes.float64),),
-                                power_function(True, F, Native())),
+                                CalledFunction("same", UOp.const(2.0, F), UOp.const(2.0, F))),
     r"RANGE\(extent": lambda: new(Ops.RANGE, I, (UOp.const(4, I),), 0),
     r"EXTRACT\(vector\)": lambda: new(Ops.EXTRACT, F, (new(Ops.CONST, F.vec(4), (), 0.0),), 4),
     r"VECTORIZE\(value\)": lambda: new(Ops.VECTORIZE, F.vec(4), (UOp.const(1.0, F), UOp.const(2.0, F))),

@@ -240,5 +240,5 @@ def test_the_polynomial_of_the_complement_leaves_the_stated_error(dtype: DType, 
         value, x = Decimal(0), 1 / inverse - shift
         for c in reversed(coefficients):
             value = value * position + Decimal(float(dtype.numpy.type(c)))
-        worst = max(worst, abs(value / (x * complement(x)) - 1))
+        worst = max(worst, abs(value / ((x + shift) * complement(x)) - 1))
     assert math.log2(worst) < bound

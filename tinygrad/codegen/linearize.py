@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
@@ -190,7 +190,8 @@ class _Linearizer:
         for item, sources in waiting.items():
             for source in sources:
                 followers[source].append(item)
-        ready = [(self.order[item], item) for item in items if not waiting[item]]
+        order = self.order_around_loops(items, followers)
+        ready = [(order[item], item) for item in items if not waiting[item]]
         keyed = [(k, i, item) for i, (k, item) in enumerate(ready)]
         heapq.heapify(keyed)
         tie = itertools.count(len(keyed))
@@ -202,9 +203,21 @@ class _Linearizer:
             for follower in followers[item]:
                 waiting[follower].discard(item)
                 if not waiting[follower]:
-                    heapq.heappush(keyed, (self.order[follower], next(tie), follower))
+                    heapq.heappush(keyed, (order[follower], next(tie), follower))
         if emitted != len(items):
             raise RuntimeError("the loops of this kernel depend on each other in a circle")
+
+    def order_around_loops(self, items: Sequence[UOp], followers: dict[UOp, list[UOp]]) -> dict[UOp, int]:
+        """The order of a body's items, as far as what they need allows: that of the graph, but for what
+        neither needs an inner loop nor is needed in one. That comes when something uses it: before a loop it
+        would take a register that the loop may want."""
+        order = {item: self.order[item] for item in items}
+        loops = [item for item in items if item.op is Ops.RANGE]
+        if loops:
+            beside = order.keys() - _connected(loops, self.before) - _connected(loops, followers)
+            for item in sorted(beside, key=self.order.__getitem__, reverse=True):
+                order[item] = min([order[f] for f in followers[item]], default=order[item])
+        return order
 
     def emit(self, item: UOp) -> None:
         if item.op is Ops.RANGE:
@@ -452,6 +465,17 @@ def _by_operands(updates: list[UOp]) -> list[UOp]:
         rarest = min(factors[node], key=lambda f: uses[f], default=node)
         places[node] = first.setdefault(rarest, number)
     return sorted(updates, key=lambda node: places[node])
+
+
+def _connected(starts: Iterable[UOp], ways: Mapping[UOp, Iterable[UOp]]) -> set[UOp]:
+    """These, and all that one gets to from them."""
+    found = set(starts)
+    stack = list(found)
+    while stack:
+        more = [n for n in ways.get(stack.pop(), ()) if n not in found]
+        found.update(more)
+        stack += more
+    return found
 
 
 def _name(r: UOp) -> str:

@@ -76,8 +76,8 @@ class Format:
 
     @property
     def powers(self) -> tuple[int, int]:
-        """Powers of two below and above which all are 0 and infinite."""
-        return -(self.bias + self.fraction + 2), self.bias + 1
+        """Powers of two below which all are 0, and from which on all are infinite."""
+        return -(self.bias + self.fraction), self.bias + 1
 
 
 _LN2 = Fraction("0.69314718055994530941723212145817656807550013436025525412068")
@@ -143,12 +143,6 @@ def _polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
     return value
 
 
-def _clamped(x: UOp, low: float, high: float) -> UOp:
-    """`x` within bounds; NaN stays."""
-    raised = (x < low).where(low, x)
-    return (raised > high).where(high, raised)
-
-
 def _two_sum(a: UOp, b: UOp) -> tuple[UOp, UOp]:
     """The rounded sum and its exact error (Knuth)."""
     total = a + b
@@ -174,23 +168,34 @@ def _two_product(a: UOp, b: UOp) -> tuple[UOp, UOp]:
 def _exp2(x: UOp) -> UOp:
     """2**x. Adding 1.5 * 2**fraction rounds to an integer."""
     form = _FORMATS[x.dtype.scalar]
-    lowest, highest = form.powers
-    bounded = _clamped(x, lowest, highest)
+    vanishes, bounded = _bounded(x, *form.powers)
     rounding = 1.5 * 2.0**form.fraction
     n = (bounded + rounding) - rounding
-    return _polynomial(bounded - n, (1.0, *form.exp2)).alu(Ops.LDEXP, n)
+    return vanishes.where(0, _polynomial(bounded - n, (1.0, *form.exp2))).alu(Ops.LDEXP, n)
 
 
 def _exp(x: UOp) -> UOp:
     """e**x, with r = x - n ln(2) rounded once: the first of its two steps is exact."""
     form = _FORMATS[x.dtype.scalar]
     lowest, highest = form.powers
-    bounded = _clamped(x, math.floor(lowest * math.log(2)), math.ceil(highest * math.log(2)))
+    vanishes, bounded = _bounded(x, math.floor(lowest * math.log(2)), math.ceil(highest * math.log(2)))
     rounding = 1.5 * 2.0**form.fraction
     n = bounded.mulacc(form.log2_lead, rounding) - rounding
     high, low = form.ln2
     r = n.mulacc(-low, n.mulacc(-high, bounded))
-    return _polynomial(r, (1.0, *form.exp)).alu(Ops.LDEXP, n)
+    return vanishes.where(0, _polynomial(r, (1.0, *form.exp))).alu(Ops.LDEXP, n)
+
+
+def _bounded(x: UOp, lowest: float, highest: float) -> tuple[UOp, UOp]:
+    """Whether x is below `lowest`, where its power is 0; and x within the bounds. NaN stays.
+
+    A power that vanishes is 0 times another one, not one scaled until nothing is left of it: processors take
+    a hundred cycles and more where a result is too small for its format (e**x of 524,288 numbers about -1000
+    on two Intel cores: 1.30 ms, and 0.13 so).
+    """
+    vanishes = x < lowest
+    raised = vanishes.where(lowest, x)
+    return vanishes, (raised > highest).where(highest, raised)
 
 
 def power(x: UOp, is_natural: bool) -> UOp:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tinygrad.functional.elementwise import real
 from tinygrad.functional.mathematics import magnitude_of, sign_and_magnitude
-from tinygrad.functional.polynomials import ERF, ERFCX, ERFCX_LOW, polynomial
+from tinygrad.functional.polynomials import ERF, ERF_IS_ONE, ERFCX, ERFCX_LOW, polynomial
 from tinygrad.graph.elementary import exponential
 from tinygrad.graph.uop import UOp
 
@@ -31,26 +31,28 @@ def _gaussian(x: UOp, factor: float) -> UOp:
 
 
 class _Complement(NamedTuple):
-    """erfc(z) = decay * flat / far, where z is not `near` zero."""
+    """erfc(z) = decay * flat, where z is not `near` zero."""
 
     z: UOp
     near: UOp
     decay: UOp
     flat: UOp
-    far: UOp
 
 
 def _complement(magnitude: UOp, factor: float, limit_of_near: float = ERFCX_LOW) -> _Complement:
     """Of z = sqrt(factor) `magnitude`, at most where erfc rounds to 0."""
-    shift, limit, coefficients = ERFCX[magnitude.dtype]
-    bounded = _bounded(magnitude, factor)
+    return _complement_of(_bounded(magnitude, factor), factor, limit_of_near)
+
+
+def _complement_of(bounded: UOp, factor: float, limit_of_near: float = ERFCX_LOW) -> _Complement:
+    """Of z = sqrt(factor) `bounded`, which is no larger than where erfc rounds to 0."""
+    shift, limit, coefficients = ERFCX[bounded.dtype]
     z = bounded * math.sqrt(factor)
-    near = z < limit_of_near
-    far = near.where(limit_of_near, z)
-    inverse = 1 / (far + shift)
+    inverse = 1 / (z + shift)
     low, high = 1 / (limit + shift), 1 / (ERFCX_LOW + shift)
     position = inverse.mulacc(2 / (high - low), -(high + low) / (high - low))
-    return _Complement(z, near, _gaussian(bounded, factor), polynomial(position, coefficients), far)
+    flat = polynomial(position, coefficients) * inverse
+    return _Complement(z, z < limit_of_near, _gaussian(bounded, factor), flat)
 
 
 def _bounded(magnitude: UOp, factor: float) -> UOp:
@@ -66,9 +68,10 @@ def _erf_near_zero(z: UOp) -> UOp:
 
 def erf_node(x: UOp) -> UOp:
     sign, magnitude = sign_and_magnitude(x)
-    tail = _complement(magnitude, 1, limit_of_near=1)
+    largest = ERF_IS_ONE[x.dtype]  # not where e^(-z^2) is as small as a processor is slow with
+    tail = _complement_of((magnitude > largest).where(largest, magnitude), 1, limit_of_near=1)
     small = _erf_near_zero(tail.near.where(tail.z, 0))
-    value = tail.near.where(small, 1 - tail.decay * tail.flat / tail.far) * sign
+    value = tail.near.where(small, 1 - tail.decay * tail.flat) * sign
     return value.with_gradient((x,), _gradient_of_erf)
 
 
@@ -82,7 +85,7 @@ def _slope_of_erf(x: UOp) -> UOp:
 
 def erfc_node(x: UOp) -> UOp:
     tail = _complement(magnitude_of(x), 1, limit_of_near=1)
-    far = tail.decay * tail.flat / tail.far
+    far = tail.decay * tail.flat
     small = 1 - _erf_near_zero(tail.near.where(x, 0))
     value = tail.near.where(small, (x < 0).where(2 - far, far))
     return value.with_gradient((x,), _gradient_of_erfc)
@@ -95,7 +98,7 @@ def _gradient_of_erfc(g: UOp, node: UOp) -> tuple[UOp]:
 def normal_probability(x: UOp) -> UOp:
     """The normal distribution's cumulative probability at x: erfc(-x / sqrt(2)) / 2."""
     tail = _complement(magnitude_of(x), 0.5)
-    far = tail.decay * (tail.flat * 0.5) / tail.far
+    far = tail.decay * (tail.flat * 0.5)
     value = tail.near.where(_probability_near_zero(x, tail), (x < 0).where(far, 1 - far))
     return value.with_gradient((x,), _gradient_of_probability)
 
@@ -113,9 +116,10 @@ def _normal_density(x: UOp) -> UOp:
 
 
 def gelu_node(x: UOp) -> UOp:
-    """x `normal_probability(x)`. Far from zero, x cancels: |x| erfc(z) / 2 = decay * flat / sqrt(2)."""
-    tail = _complement(magnitude_of(x), 0.5)
-    far = tail.decay * (tail.flat * math.sqrt(0.5))
+    """x `normal_probability(x)`."""
+    bounded = _bounded(magnitude_of(x), 0.5)
+    tail = _complement_of(bounded, 0.5)
+    far = tail.decay * (tail.flat * (bounded * 0.5))
     value = tail.near.where(x * _probability_near_zero(x, tail), (x < 0).where(-far, x - far))
     return value.with_gradient((x,), _gradient_of_gelu)
 
