@@ -123,6 +123,18 @@ def test_a_lookup_multiplied_with_a_counter_selects_in_integers() -> None:
     np.testing.assert_array_equal(run(result), [1, 1, 1, 0, 0])
 
 
+@pytest.mark.parametrize("factor", [3.0, np.inf, np.nan])
+def test_one_item_of_many_times_the_same_is_no_loop(factor: float) -> None:
+    """The gradient of a loss at labels, summed over the classes; NaN where a zero is times no number."""
+    at, scale = np.array([5, 299, 300, -1], np.int32), np.full(4, factor, np.float32)
+    picked = held(at).reshape(4, 1) == Tensor.arange(300)
+    result = (picked.where(-1.0, picked.where(7.0, 0.0)) * held(scale).reshape(4, 1)).sum(1)
+    assert not any(n.op is Ops.REDUCE for n in lower(kernel_of(result)).toposort())
+    with np.errstate(invalid="ignore"):
+        expected = (np.where(at[:, None] == np.arange(300), -1, 0) * scale[:, None]).sum(1)
+    np.testing.assert_array_equal(run(result), expected)
+
+
 def test_a_reduce_of_the_same_value_is_a_product() -> None:
     x = held(integers(5, 7))
     result = x.reshape(5, 7, 1).expand(5, 7, 100).sum(2)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tinygrad.codegen import transcendental
-from tinygrad.codegen.transcendental import elementary_functions, natural_logarithms
+from tinygrad.codegen.transcendental import WEIGHT, elementary_functions, natural_logarithms
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.elementary import cosine, exponential, log1p_node
 from tinygrad.graph.ops import Ops
@@ -328,6 +328,18 @@ def test_powers_that_vanish_are_not_scaled_to_nothing(name: str, dtype: DType) -
     are -inf."""
     x = np.array([-np.inf, -1e30, -1e9, -2000, -1100 if dtype is dtypes.float64 else -151], dtype.numpy)
     assert not evaluate(*expression(name, dtype), x, underflow="raise").any()
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
+@pytest.mark.parametrize("name", ["exp2", "exp"])
+def test_weights_are_normal_numbers_or_zero(name: str, dtype: DType) -> None:
+    leaf = UOp.new(Ops.REGISTER, dtype, (), 0)
+    power = rewrite(FUNCTIONS[name][0](leaf), without_detach)
+    lowest = FORMATS[dtype][1] * (1 if name == "exp2" else math.log(2))
+    x = np.linspace(0, lowest * 1.3, 10_000).astype(dtype.numpy)
+    weights = evaluate(rewrite(power.replace(arg=WEIGHT), elementary_functions), leaf, x, underflow="raise")
+    powers = computed(name, dtype, x)
+    assert np.array_equal(weights, np.where(x < np.ceil(lowest), 0, powers))
 
 
 # --- form ---------------------------------------------------------------------------------------------------

@@ -474,6 +474,10 @@ GRAPHS: dict[str, Callable[[], list[UOp]]] = {
         Ops.WHERE, new(Ops.CMPNE, unknown(dtypes.bool, 1), NOT), x, unknown(x.dtype, 2))),
     "choice compared": compared_choices,
     "choice between equals": typed(EVERY, lambda x: new(Ops.WHERE, unknown(dtypes.bool, 1), x, x)),
+    "chosen before": typed(EVERY, lambda x: new(Ops.WHERE, c := unknown(dtypes.bool, 1), new(
+        Ops.WHERE, c, x, unknown(x.dtype, 2)), unknown(x.dtype, 3))),
+    "not chosen before": typed(EVERY, lambda x: new(Ops.WHERE, c := unknown(dtypes.bool, 1), x, new(
+        Ops.WHERE, c, unknown(x.dtype, 2), unknown(x.dtype, 3)))),
     "integer plus zero": with_constant(Ops.ADD, INTEGERS, 0),
     "float plus minus zero": with_constant(Ops.ADD, FLOATS, -0.0),
     "integer minus zero": with_constant(Ops.SUB, INTEGERS, 0),
@@ -511,6 +515,8 @@ BIT_LAWS: dict[str, list[Any]] = {
     "choice compared": [(z3.If(p, v, w) == u) == z3.If(p, v == u, w == u),
                         (z3.If(p, v, w) < u) == z3.If(p, v < u, w < u)],
     "choice between equals": [z3.If(p, v, v) == v],
+    "chosen before": [z3.If(p, z3.If(p, v, w), u) == z3.If(p, v, u)],
+    "not chosen before": [z3.If(p, u, z3.If(p, v, w)) == z3.If(p, u, w)],
     "integer plus zero": [v + 0 == v],
     "integer minus zero": [v - 0 == v],
     "times one": [v * 1 == v],

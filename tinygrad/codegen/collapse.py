@@ -6,6 +6,7 @@ values, such a loop is recognised by what its value depends on and replaced:
     sum over r of v                          = v * extent                     v does not depend on r
     sum over r of where(r < n, v, 0)         = v * clamp(n, 0, extent)
     sum over r of where(r == x, v(r), 0)     = where(0 <= x < extent, v(x), 0)
+    sum over r of v * w(r)                   = v * (the sum of w) + v * 0, where that has a closed form
     max over r of v                          = v
 
 A position x may be of any type: floats equal a counter where they are whole numbers. In: the value of a
@@ -58,6 +59,8 @@ def _close(op: Ops, value: UOp, r: UOp) -> UOp | None:
     if value.op is Ops.CAST and value.src[0].dtype.is_bool:
         zero = UOp.const(0, value.dtype)
         return _close(op, value.src[0].where(UOp.const(1, value.dtype), zero), r)
+    if value.op is Ops.MUL:
+        return _times_sum(value, r)
     found = _masked(value)
     if found is None:
         return None
@@ -66,6 +69,16 @@ def _close(op: Ops, value: UOp, r: UOp) -> UOp | None:
         condition, kept = condition & inner[0], inner[1]
     zero = UOp.const(0, kept.dtype)
     return _count(condition, kept, r) if r not in kept.ranges else _select(condition, kept, zero, r)
+
+
+def _times_sum(product: UOp, r: UOp) -> UOp | None:
+    """sum over r of v * w(r). Where v is no number, or infinite, the zeros of w make the sum NaN."""
+    for factor, other in (product.src, product.src[::-1]):
+        if r not in factor.ranges and (total := _close(Ops.ADD, other, r)) is not None:
+            whole = simplified(Ops.MUL, product.dtype, total, factor)
+            nothing = simplified(Ops.MUL, product.dtype, factor, UOp.const(0, product.dtype))
+            return simplified(Ops.ADD, product.dtype, whole, nothing)
+    return None
 
 
 def _masked(value: UOp) -> tuple[UOp, UOp] | None:

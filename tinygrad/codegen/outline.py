@@ -70,9 +70,9 @@ def _frequent(regions: Iterable[Region | None]) -> dict[Region, UOp]:
 def _name(body: UOp, number: int) -> str:
     """A power by its name, another function by a number."""
     x = parameter_like(body)
-    if body.op is Ops.EXP2 and body.src[0] is x:
-        return "exp2"
-    return "exp" if body.op is Ops.EXP2 and argument_of_exponential(body.src[0]) is x else f"function{number}"
+    if body.op is not Ops.EXP2 or x not in (body.src[0], argument_of_exponential(body.src[0])):
+        return f"function{number}"
+    return ("exp2" if body.src[0] is x else "exp") + (f"_{body.arg}" if body.arg else "")
 
 
 def _with_calls(nest: UOp, calls: Mapping[UOp, tuple[UOp, CalledFunction]]) -> UOp:

@@ -120,6 +120,6 @@ def _sin_of_any(angle: UOp) -> UOp:
 
 
 elementary_functions_in_32_bits = RewriteTable("elementary functions as arithmetic without float64", [
-    Rule("sin", node(Ops.SIN, any_node("x")), _replaced(_sin_of_any)),
+    Rule("sin", node(Ops.SIN, any_node("x"), name="whole"), _replaced(lambda _, x: _sin_of_any(x))),
 ]) + elementary_functions
 """As `elementary_functions`."""

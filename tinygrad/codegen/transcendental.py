@@ -165,20 +165,22 @@ def _two_product(a: UOp, b: UOp) -> tuple[UOp, UOp]:
 # --- 2**x and its inverse -----------------------------------------------------------------------------------
 
 
-def _exp2(x: UOp) -> UOp:
+def _exp2(x: UOp, is_weight: bool) -> UOp:
     """2**x. Adding 1.5 * 2**fraction rounds to an integer."""
     form = _FORMATS[x.dtype.scalar]
-    vanishes, bounded = _bounded(x, *form.powers)
+    lowest, highest = form.powers
+    vanishes, bounded = _bounded(x, 1 - form.bias if is_weight else lowest, highest)
     rounding = 1.5 * 2.0**form.fraction
     n = (bounded + rounding) - rounding
     return vanishes.where(0, _polynomial(bounded - n, (1.0, *form.exp2))).alu(Ops.LDEXP, n)
 
 
-def _exp(x: UOp) -> UOp:
+def _exp(x: UOp, is_weight: bool) -> UOp:
     """e**x, with r = x - n ln(2) rounded once: the first of its two steps is exact."""
     form = _FORMATS[x.dtype.scalar]
     lowest, highest = form.powers
-    vanishes, bounded = _bounded(x, math.floor(lowest * math.log(2)), math.ceil(highest * math.log(2)))
+    least = math.ceil((1 - form.bias) * math.log(2)) if is_weight else math.floor(lowest * math.log(2))
+    vanishes, bounded = _bounded(x, least, math.ceil(highest * math.log(2)))
     rounding = 1.5 * 2.0**form.fraction
     n = bounded.mulacc(form.log2_lead, rounding) - rounding
     high, low = form.ln2
@@ -198,14 +200,14 @@ def _bounded(x: UOp, lowest: float, highest: float) -> tuple[UOp, UOp]:
     return vanishes, (raised > highest).where(highest, raised)
 
 
-def power(x: UOp, is_natural: bool) -> UOp:
-    """e**x or 2**x, of float32 or float64."""
-    return _exp(x) if is_natural else _exp2(x)
+WEIGHT = "weight"
+"""The argument of an EXP2 whose result may be 0 where it is no normal number (`softmax_weights.py`)."""
 
 
-def _power(exponent: UOp) -> UOp:
+def _power(power: UOp, exponent: UOp) -> UOp:
     x = argument_of_exponential(exponent)
-    return power(exponent, False) if x is None else power(x, True)
+    is_weight = power.arg == WEIGHT
+    return _exp2(exponent, is_weight) if x is None else _exp(x, is_weight)
 
 
 def _whole_and_fraction(x: UOp, lost: UOp | None) -> tuple[UOp, UOp]:
@@ -426,10 +428,10 @@ def _sin(angle: UOp) -> UOp:
 # --- the table ----------------------------------------------------------------------------------------------
 
 
-def _replaced(function: Callable[[UOp], UOp]) -> Callable[[UOp], UOp]:
-    def replace(x: UOp) -> UOp:
+def _replaced(function: Callable[[UOp, UOp], UOp]) -> Callable[[UOp, UOp], UOp]:
+    def replace(whole: UOp, x: UOp) -> UOp:
         wide = x if x.dtype.scalar in _FORMATS else x.cast(dtypes.float32)
-        return function(wide).cast(x.dtype)
+        return function(whole, wide).cast(x.dtype)
 
     return replace
 
@@ -444,8 +446,8 @@ natural_logarithms = RewriteTable("logarithms to base e as arithmetic", [
 """For before `elementary_functions`: log2(x) ln(2), rounded once."""
 
 elementary_functions = RewriteTable("elementary functions as arithmetic", [
-    Rule("exp2", node(Ops.EXP2, any_node("x")), _replaced(_power)),
-    Rule("log2", node(Ops.LOG2, any_node("x")), _replaced(_log2)),
-    Rule("sin", node(Ops.SIN, any_node("x")), _replaced(_sin)),
+    Rule("exp2", node(Ops.EXP2, any_node("x"), name="whole"), _replaced(_power)),
+    Rule("log2", node(Ops.LOG2, any_node("x"), name="whole"), _replaced(lambda _, x: _log2(x))),
+    Rule("sin", node(Ops.SIN, any_node("x"), name="whole"), _replaced(lambda _, x: _sin(x))),
 ])
 """No EXP2, LOG2 or SIN is left, and no value is further from the true one than the table at the top says."""

@@ -188,6 +188,11 @@ def _choice(n: UOp) -> tuple[UOp, UOp, UOp] | None:
     return None
 
 
+def _chosen(c: UOp, a: UOp, x: UOp, b: UOp) -> UOp:
+    """The choice between `a` and `b`: `x` is never chosen."""
+    return UOp.new(Ops.WHERE, a.dtype, (c, a, b))
+
+
 def _compared_choice(n: UOp) -> UOp | None:
     """`where(c, 1, 0) == 0` is `not c`."""
     for number, side in enumerate(n.src):
@@ -212,6 +217,11 @@ constant_folding: Final = RewriteTable("constant folding", [
     Rule("choice by what is not so", node(Ops.WHERE, node(Ops.CMPNE, _BOOL, _number(True)), any_node("a"),
                                           any_node("b")), lambda x, c, a, b: x.where(b, a)),
     Rule("choice between equals", node(Ops.WHERE, any_node("c"), _ANY, _ANY), _the_value),
+    Rule("chosen before", node(Ops.WHERE, any_node("c"), node(Ops.WHERE, any_node("c"), any_node("a"),
+                                                              any_node("x")), any_node("b")),
+         _chosen),
+    Rule("not chosen before", node(Ops.WHERE, any_node("c"), any_node("a"), node(
+        Ops.WHERE, any_node("c"), any_node("x"), any_node("b"))), _chosen),
     Rule("integer plus zero", node(Ops.ADD, _INTEGER, _number(0)), _the_value),
     Rule("float plus minus zero", node(Ops.ADD, _FLOAT, _number(0, -1.0)), _the_value),
     Rule("integer minus zero", node(Ops.SUB, _INTEGER, _number(0)), _the_value),

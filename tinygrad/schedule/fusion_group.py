@@ -37,9 +37,9 @@ CACHED_ROW = 1 << 16
 loop over rows saves nothing for longer ones."""
 PANEL_BYTES = 4 << 20
 """What a contraction may read again for every tile of rows, from the L2 cache or the one behind it."""
-NEAR_SHARE = 64
-"""What of it is near: the L2 cache over this, for each register (more of them, more rows read it at once). By
-16 registers and 512 KB; that 32 registers double it is reasoned."""
+NEAR_SHARE = 4
+"""What of it is near: the L2 cache over this (512 KB of Zen 3; of the 2 MB of an Intel server, where 512
+normalised rows of 256 by 256 x 512 take as long stored, by 256 x 1024 0.84 of the time)."""
 UNPACKED = 0.3
 """How much longer its products take than those of packed operands, where it is not near: for many columns the
 rows are better stored (128 normalised rows of 256 by 256 x 1024: 1.3 ms on two cores of Zen 3, stored 0.8; 4
@@ -364,7 +364,7 @@ class FusionLegality:
             return True
         near, machine = PANEL_BYTES, machine_of(group.device)
         if not machine.has_blocks and prod(r.extent for r in rows) > most_rows(machine, MOST_VECTORS):
-            near = machine.l2_bytes * machine.registers // NEAR_SHARE
+            near = machine.l2_bytes // NEAR_SHARE
         for operand in self.operands_at(summary, access):
             if operand.ranges >= rows:
                 continue

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.indexing import range_extents
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
@@ -15,6 +16,8 @@ MOST_OF_BLOCK = 64
 """Items of quantised numbers that have a scale in common."""
 TILE = 64
 """Results along the longer side of a tile."""
+FEW_ROWS = 16
+"""Rows for which panels are not worth much."""
 
 
 def product_of(node: UOp) -> UOp | None:
@@ -85,6 +88,20 @@ def reread_bytes(node: UOp) -> int:
         items = memory / prod(shape[a] for a in batch) if windowed else products * min(rows, TILE)
         read += int(items * operand.dtype.itemsize)
     return read
+
+
+def panel_bytes(node: UOp) -> int:
+    """The memory that stays beside a tile of results while it adds up whole sums of a product of matrices: a
+    panel of one operand. 0 for sums over several axes and for few rows or columns, which need no panels."""
+    product = product_of(node)
+    if product is None or len(node.arg[1]) > 1 or is_symbolic(product.shape):
+        return 0
+    reduced, shape = set(node.arg[1]), product.shape
+    own = [{a for a, stride in enumerate(s.st.views[-1].strides) if stride} for s in product.src]
+    sides = [prod(shape[a] for a in own[i] - own[1 - i] - reduced) for i in (0, 1)]
+    if not reduced <= own[0] & own[1] or min(sides) < FEW_ROWS:
+        return 0
+    return int(prod(shape[a] for a in reduced) * TILE * product.dtype.itemsize)
 
 
 def uncast(value: UOp) -> UOp:

@@ -308,7 +308,8 @@ class Replayed:
     def stored(self, number: int, result: Tensor) -> Tensor:
         """A result in memory of its own."""
         if number not in self.orders:
-            return result.clone()
+            value = Tensor.of(result.uop.unreshaped, result)  # which others may use in another shape
+            return value.clone().reshape(result.shape)
         order = self.orders[number]
         if order is None:
             return Tensor.of(UOp.new(Ops.CONTIGUOUS, result.dtype, (result.uop,), AxisOrder.FREE), result)
