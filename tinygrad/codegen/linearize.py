@@ -214,8 +214,8 @@ class _Linearizer:
         order = {item: self.order[item] for item in items}
         loops = [item for item in items if item.op is Ops.RANGE]
         if loops:
-            beside = order.keys() - _connected(loops, self.before) - _connected(loops, followers)
-            for item in sorted(beside, key=self.order.__getitem__, reverse=True):
+            free = order.keys() - _connected(loops, self.before) - _connected(loops, followers)
+            for item in sorted(free, key=self.order.__getitem__, reverse=True):
                 order[item] = min([order[f] for f in followers[item]], default=order[item])
         return order
 
