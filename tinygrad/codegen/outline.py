@@ -3,9 +3,9 @@
 In: a nest with nothing left to expand, in which a tile of accumulators under an activation has a copy of that
 for each vector. Out: the nest with a CALL in the place of each copy, where there are more than a few. A copy
 reaches from a value, of which alone it is made (a dominator of its nodes), to the last result that all its
-uses go through (a post-dominator), around a power, logarithm or sine: GELU of a product plus its bias, say,
-for the tile's 24 vectors. As a loop of a few cycles each they were longer than the loop of products before
-them, and no processor keeps so many instructions decoded. Next on the path: `linearize.py`.
+uses go through (a post-dominator), around a power, logarithm or sine: GELU of a product plus its bias, say.
+Written out for the tile's 24 vectors, that is more instructions than a processor keeps decoded. Next on the
+path: `linearize.py`.
 """
 from __future__ import annotations
 
