@@ -11,7 +11,6 @@ import functools
 from tinygrad.codegen.numerics import numerics_for
 from tinygrad.codegen.outline import outlined
 from tinygrad.codegen.sine32 import elementary_functions_in_32_bits
-from tinygrad.codegen.softmax_weights import with_weights_marked
 from tinygrad.codegen.transcendental import elementary_functions, natural_logarithms
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
@@ -51,5 +50,4 @@ def to_device_primitives(nest: UOp, renderer: Renderer) -> UOp:
     def lowered(graph: UOp) -> UOp:
         return functools.reduce(rewrite, tables, graph)
 
-    nest = with_weights_marked(nest)
     return lowered(outlined(nest, lowered) if renderer.calls_functions else nest)

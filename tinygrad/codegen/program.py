@@ -16,6 +16,7 @@ from tinygrad.codegen.linearize import linearize
 from tinygrad.codegen.opt.loops import thread_extent
 from tinygrad.codegen.pipeline import pipelined
 from tinygrad.codegen.primitives import to_device_primitives
+from tinygrad.codegen.softmax_weights import with_weights_marked
 from tinygrad.device import Device, Program
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.spec import check_graph
@@ -31,7 +32,8 @@ def linear_program(optimised: UOp, renderer: Renderer) -> list[UOp]:
     if CHECK:
         check_graph(optimised, "loop_nest")
     machine = renderer.machine
-    program = linearize(to_device_primitives(expand(optimised), renderer), machine.grid_limits,
+    nest = expand(with_weights_marked(optimised))
+    program = linearize(to_device_primitives(nest, renderer), machine.grid_limits,
                         machine.contracts)
     if machine.has_blocks:
         program = pipelined(scalar_program(program, machine), machine)
