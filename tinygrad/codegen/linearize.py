@@ -314,10 +314,31 @@ class _Linearizer:
         kind = RangeKind.LOOP if r.arg[1] is RangeKind.IN_ORDER else r.arg[1]
         opened = self.add(UOp.new(Ops.RANGE, r.dtype, tuple(self.done[s] for s in r.src), (r.arg[0], kind)))
         self.done[r] = opened
-        self.emit_body(r)
-        for node in _by_operands(self.updates[r]):
-            self.emit_update(node)
+        updates = _by_operands(self.updates[r])
+        if self.only_sums(r):
+            for number in range(max([len(_values(node)) for node in updates], default=0)):
+                for node in updates:
+                    for value in _values(node)[number:number + 1]:
+                        self.emit_needed(value, r)
+                        self.accumulate(node, value)
+        else:
+            self.emit_body(r)
+            for node in updates:
+                self.emit_update(node)
         self.add(UOp.new(Ops.END, r.dtype, (opened,)))
+
+    def only_sums(self, body: UOp) -> bool:
+        """Whether nothing in a loop's body has an order but what it accumulates."""
+        return all(node.op is Ops.REDUCE and node.arg is not Ops.MULACC for node in self.updates[body]) and \
+            not any(item.op in (Ops.RANGE, Ops.STORE, Ops.RUNNING) for item in self.items[body])
+
+    def emit_needed(self, value: UOp, body: UOp) -> None:
+        """A value, and what it is made of in this body, as far as it is not there yet: so nothing takes a
+        register before it is used (beside the 24 accumulators of 12 rows there is room for 7 of their
+        items)."""
+        for item in value.toposort(stop=lambda n: self.body.get(n) is not body or n in self.done):
+            if self.body.get(item) is body and item not in self.done:
+                self.emit(item)
 
     def open_scratch(self, node: UOp) -> None:
         """Declare the memory of a STAGE or SCATTER."""
@@ -360,13 +381,17 @@ class _Linearizer:
             before = self.add(UOp.new(Ops.LOAD, node.dtype, (at,)))
             self.add(UOp.new(Ops.STORE, node.dtype, (at, self.accumulated(node.arg[1], before, value))))
             return
-        register = self.registers[node]
         if node.arg is Ops.MULACC:
-            self.rescale(register, values[0], values[1:])
+            self.rescale(self.registers[node], values[0], values[1:])
             return
-        for value in values:
-            after = self.accumulated(node.arg, self.read(register), value)
-            self.add(UOp.new(Ops.STORE, node.dtype, (register, after)))
+        for value in _values(node):
+            self.accumulate(node, value)
+
+    def accumulate(self, node: UOp, value: UOp) -> None:
+        """Take one value of this iteration into the register of a REDUCE."""
+        register = self.registers[node]
+        after = self.accumulated(node.arg, self.read(register), self.done[value])
+        self.add(UOp.new(Ops.STORE, node.dtype, (register, after)))
 
     def accumulated(self, op: Ops, before: UOp, value: UOp) -> UOp:
         """What was accumulated `before`, and `value` too."""

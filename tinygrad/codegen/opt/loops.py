@@ -216,8 +216,9 @@ def _masked_stages(nest: UOp, inner: UOp, mask: UOp) -> UOp:
 def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool) -> UOp:
     identity = fresh_identity(nest)
     inner = UOp.range(amount, identity, kind)
-    tail = UOp.range(amount, identity + 1, kind)
     tiles, rest = divmod(r.extent, amount)
+    is_written_out = kind is RangeKind.UNROLL
+    tail = UOp.range(rest if is_written_out and rest else amount, identity + 1, kind)
     outer = UOp.range(tiles, identity + 2, r.arg[1]) if tiles > 1 else UOp.const(0, dtypes.index)
     inside_loops = [c for n in nest.toposort() if n.op in ACCUMULATING and r in n.ranges
                     for c in n.closed_ranges]
@@ -237,7 +238,7 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulat
                                   own_accumulators))
         if rest:
             last = value.substitute({r: tail + tiles * amount, **own_loops})
-            masked = identity_unless(tail < rest, last, node.arg)
+            masked = last if is_written_out else identity_unless(tail < rest, last, node.arg)
             parts.append(_reduced(node, masked, others, tail, own_accumulators))
         return parts[0] if len(parts) == 1 else simplified(node.arg, node.dtype, *parts)
 
