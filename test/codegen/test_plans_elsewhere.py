@@ -1,6 +1,7 @@
 """Plans for machines other than this one, and the numbers behind them."""
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import re
@@ -25,6 +26,7 @@ from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.opts import (
     Merge,
     Prefetch,
+    Split,
     Tighten,
     Upcast,
     Vector,
@@ -145,6 +147,29 @@ def test_tiles_for_avx512_keep_24_accumulators_in_their_registers(columns: int, 
     for line in (line for loop in tiles for line in loop):
         assert "rsp" not in line, "an accumulator was spilled to the stack"
         assert not re.match(r"vmovap\w\s+%zmm\d+, %zmm", line), "accumulators change their places"
+
+
+@pytest.mark.parametrize("rows, inner, columns, panels", [
+    (512, 256, 1024, 8), (777, 777, 777, 7), (512, 1024, 1024, 4), (32, 1024, 1024, 0), (512, 8, 1024, 0)])
+def test_rows_are_multiplied_with_several_panels(rows: int, inner: int, columns: int, panels: int) -> None:
+    """As many as half the L2 cache holds and threads can share out, where there are rows to read again."""
+    machine = dataclasses.replace(MACHINES["AVX-512"].machine, threads=2, l2_bytes=2 << 20)
+    plan = choose_plan(nest_of(product(rows, inner, columns)), machine)
+    assert [o.amount for o in plan.opts if type(o) is Split] == ([panels] if panels else [])
+
+
+def test_tiles_that_write_a_few_items_of_a_line_stay_together() -> None:
+    machine = dataclasses.replace(MACHINES["AVX-512"].machine, threads=2, l2_bytes=2 << 20)
+    a, b = (Tensor(np.ones((512, n), np.float32)).realize() for n in (1024, 256))
+    plan = choose_plan(nest_of(a.T @ b), machine)
+    assert plan.opts[0] == Vector(0, 16) and not any(type(o) is Split for o in plan.opts)
+
+
+@pytest.mark.parametrize("rows, inner, columns", [(70, 200, 450), (130, 300, 1000), (65, 129, 97)])
+def test_products_with_several_panels(rows: int, inner: int, columns: int) -> None:
+    draw = np.random.default_rng(rows)
+    a, b = (draw.standard_normal(shape).astype(np.float32) for shape in ((rows, inner), (inner, columns)))
+    np.testing.assert_allclose((Tensor(a) @ Tensor(b)).numpy(), a @ b, rtol=1e-4, atol=1e-4)
 
 
 FEATURES_PROGRAM = """

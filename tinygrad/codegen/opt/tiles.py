@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
-from tinygrad.codegen.opt.access import accesses_of
+from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.chooser import tile_size
 from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.merge import loop_around
-from tinygrad.codegen.opt.opts import Merge, Swap, Unroll, Upcast, Vector
+from tinygrad.codegen.opt.opts import Merge, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.panels import MOST_VECTORS, STAGING_REUSE, PanelChooser
-from tinygrad.codegen.ranges import output_ranges
+from tinygrad.codegen.ranges import output_ranges, range_named
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -29,7 +29,7 @@ from tinygrad.renderer.machine import Machine
 
 SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
-WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.9}
+WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97}
 """The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997)."""
 FILL = 12.0
 """Products in whose time an item of a panel is copied."""
@@ -49,6 +49,14 @@ L3_BYTES = 20
 PANEL_ROWS = 6
 """Rows in whose products every vector of a panel is used, so that two multiply-adds a cycle take a vector in
 three cycles from the L2 cache (49 x 768 x 192 with AVX2: panels of two vectors 0.8 of the time of four)."""
+MOST_PANELS = 8
+"""Panels that are filled before rows are multiplied with all of them."""
+MANY_ROWS = 64
+"""Rows from which on that pays: with fewer, to fill panels is most of the work (16 x 1592 x 2800: 1.1)."""
+ROW_COST = 0.4
+"""What it costs to have the rows come from the L2 cache for a panel of one vector, against 1 for its
+products (512 x 256 x 1024 in tiles of four: 0.93 of the time with four panels; 777 in tiles of two: 0.85 with
+seven)."""
 PRODUCTS_TOGETHER = (4, 3, 2)
 """Products that an iteration of a tile's innermost loop adds up, the best first (512 x 256 x 1024 with
 AVX-512: 904 us one by one, 848 by two, 842 by four, 876 by eight)."""
@@ -199,10 +207,14 @@ class TileChooser(PanelChooser):
         lane_side, other_side = self.sides_with(contraction, lane)
         if len(lane_side) > len(other_side):
             reading += PIXEL_COST
-        stores = [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE and lane in a.ranges]
+        stores = self.stores_along(lane)
         reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
         writing = sum(1.0 if a.step(lane) == 1 else SCATTER_COST for a in stores) / reduced
         return (reading + writing) * waste / width
+
+    def stores_along(self, lane: UOp) -> list[MemoryAccess]:
+        """The stores that change with a range."""
+        return [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE and lane in a.ranges]
 
     def lines_between_products(self, contraction: Contraction, lanes_operand: UOp) -> float:
         """How badly the operand that is read item by item lies: 1 where its next item is in another cache
@@ -239,6 +251,7 @@ class TileChooser(PanelChooser):
         in_panels = self.lies_in_panels(contraction, operand, lane)
         smooth = in_panels or (small and not jumps)
         panel = self.panel_bytes(contraction, lane, lane.extent)
+        scatters = any(a.step(lane) != 1 for a in self.stores_along(lane))
         stage = (not smooth and self.staging_reuse(contraction, lane) >= STAGING_REUSE
                  and self.panel_fits(contraction, lane, width))
         order = next(n.closed_ranges for n in self.nest.toposort()
@@ -265,6 +278,11 @@ class TileChooser(PanelChooser):
             size = tile_size(second.extent, 3)
             if size > 1:
                 self.take(Upcast(second.arg[0], size))
+        together = self.panels_together(contraction, operand, outer, lane, size) if stage else 1
+        if outer is not None and together > 1 and not scatters:  # of a line, each tile writes a few items
+            panels, groups = self.new_ranges(Split(outer, together))
+            read_over.insert(0, panels.arg[0])
+            outer = groups.arg[0]
         rows = tile_size(row.extent, most_rows(self.machine, max(1, size)))
         self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.machine.registers,
                   uses_of_a_staged_item=self.staging_reuse(contraction, lane), staged=bool(stage))
@@ -276,6 +294,28 @@ class TileChooser(PanelChooser):
         elif in_panels and (contraction_now := self.main_contraction()) is not None:
             self.walk_panels(contraction_now, lane_now, panel)
         self.write_out_products()
+
+    def panels_together(self, contraction: Contraction, operand: UOp, outer: int | None, lane: UOp,
+                        size: int) -> int:
+        """How many panels, of tiles so many vectors wide, are filled before rows are multiplied with all of
+        them: each row comes from the L2 cache for that many."""
+        (other,) = (s for s in contraction.factors if s is not operand)
+        rows_are_near = self.items_read(other) * other.dtype.itemsize <= self.machine.l1_bytes
+        if outer is None or rows_are_near or self.staging_reuse(contraction, lane) < MANY_ROWS:
+            return 1
+        tiles, threads = range_named(self.nest, outer).extent, self.machine.threads
+        panel = self.panel_bytes(contraction, lane, size * self.width(lane))
+        room = int(PANEL_SHARE * self.machine.l2_bytes) // panel
+        others = prod(r.extent for r in contraction.reduce.ranges & operand.ranges if r is not lane)
+
+        def worth(count: int) -> tuple[float, int]:
+            groups = ceildiv(tiles, count)
+            shares = groups * others
+            busy = shares / round_up(shares, threads)
+            return tiles / (groups * count) * busy / (1 + ROW_COST / (count * size)), -count
+
+        most = min(MOST_PANELS, room, tiles * others // threads, tiles - 1)
+        return max(range(1, max(2, most + 1)), key=worth)
 
     def write_out_products(self) -> None:
         """A few products of the tile, one after the other, as one iteration of its innermost loop."""
