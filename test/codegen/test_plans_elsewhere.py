@@ -158,6 +158,23 @@ def test_rows_are_multiplied_with_several_panels(rows: int, inner: int, columns:
     assert [o.amount for o in plan.opts if type(o) is Split] == ([panels] if panels else [])
 
 
+def test_sums_over_heads_and_their_items_are_two_loops() -> None:
+    heads, weight = (Tensor(np.ones(shape, np.float32)).realize() for shape in ((2, 4, 48, 32), (128, 96)))
+    result = heads.permute(0, 2, 1, 3).reshape(96, 128) @ weight
+    assert Split(2, 32) in choose_plan(nest_of(result), MACHINES["AVX-512"].machine).opts
+    text = assembly_for("x86_64-unknown-linux-gnu", "skylake-avx512", result, MACHINES["AVX-512"])
+    loop = inner_loop(text, r"vfmadd", "j")
+    assert not any(re.match(r"(shr|sar|and|imul|idiv)", line) for line in loop)
+
+
+def test_few_segment_sums_fill_memory_that_is_near() -> None:
+    numbers, rows = Tensor(np.arange(64) * 7).realize(), Tensor(np.ones((64, 256), np.float32)).realize()
+    places = Tensor.arange(8000).reshape(1, 8000, 1)
+    result = (numbers.reshape(64, 1, 1) == places).where(rows.reshape(64, 1, 256), 0).sum(0)
+    machine = cores(vector_bytes=64, registers=32, threads=2, l2_bytes=2 << 20, l3_bytes=400 << 20)
+    assert Split(0, 1000) in choose_plan(nest_of(result), machine).opts
+
+
 def test_tiles_that_write_a_few_items_of_a_line_stay_together() -> None:
     machine = dataclasses.replace(MACHINES["AVX-512"].machine, threads=2, l2_bytes=2 << 20)
     a, b = (Tensor(np.ones((512, n), np.float32)).realize() for n in (1024, 256))

@@ -439,3 +439,20 @@ def test_random_numbers_are_distributed_as_asked_and_repeated_by_the_seed() -> N
     shares = torch.bincount(chosen) / 2000
     torch.testing.assert_close(shares, torch.arange(3.0).softmax(0), rtol=0, atol=0.05)
     assert torch.equal(hard.sum(-1), torch.ones(400)) and ((hard == 0) | (hard == 1)).all()
+
+
+def test_memory_of_large_results_is_taken_again() -> None:
+    """What a call returned and nobody holds any more is what the next call returns; what somebody holds is
+    not, nor is a view of it."""
+    through = torch.compile(lambda x: x * 2, backend="tinygrad")
+    x = torch.arange(300 * 700, dtype=torch.float32).reshape(300, 700)
+    first = through(x)
+    place = first.data_ptr()
+    row = first[5]
+    del first
+    second = through(x + 1)
+    assert second.data_ptr() != place and torch.equal(row, 2 * x[5])
+    del row
+    third = through(x + 2)
+    assert third.data_ptr() == place
+    assert torch.equal(third, 2 * (x + 2)) and torch.equal(second, 2 * (x + 1))

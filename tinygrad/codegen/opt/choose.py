@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 
+from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import accesses_of
 from tinygrad.codegen.opt.byte_dots import ByteDotChooser
@@ -32,6 +33,7 @@ from tinygrad.codegen.opt.opts import (
     PartitionLoop,
     Prefetch,
     Scan,
+    Split,
     Stage,
     Stream,
     Thread,
@@ -42,8 +44,9 @@ from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.prefix_sum import prefix_sums
-from tinygrad.codegen.ranges import ACCUMULATING
+from tinygrad.codegen.ranges import ACCUMULATING, is_plain
 from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer.machine import Machine
@@ -97,6 +100,20 @@ def explain_plan(nest: UOp, machine: Machine) -> str:
     chooser.notes = []
     chooser.plan()
     return "\n".join(f"  {note}" for note in dict.fromkeys(chooser.notes))
+
+
+def sum_of_digits(contraction: Contraction) -> tuple[int, int] | None:
+    """(a loop of a contraction's sum, a number that divides its iterations, by which these have quotients or
+    remainders where an operand lies: heads and their items); None where there is none."""
+    for factor in contraction.factors:
+        offset = linear_terms(factor.src[0].src[1]).terms if factor.op is Ops.LOAD else ()
+        for atom in offset:
+            if atom.op in (Ops.IDIV, Ops.MOD) and atom.src[1].op is Ops.CONST:
+                loop, divisor = atom.src
+                is_summed = loop in contraction.reduce.closed_ranges and is_plain(loop)
+                if is_summed and loop.extent % divisor.arg == 0:
+                    return loop.arg[0], divisor.arg
+    return None
 
 
 def work_and_items(nest: UOp) -> int:
@@ -164,6 +181,9 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         contraction = self.main_contraction()
         if contraction is None or self.has_statistics():
             self.cache_rows()
+            contraction = self.main_contraction()
+        while contraction is not None and (found := sum_of_digits(contraction)) is not None:
+            self.take(Split(*found))
             contraction = self.main_contraction()
         if contraction is None:
             self.vectorise_groups()

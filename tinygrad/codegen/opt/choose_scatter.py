@@ -159,7 +159,11 @@ class ScatterChooser(Chooser):
         inside = (found.loop, *self.added_together(found))
         around = _iterations([r for r in loops if r not in inside])
         parts = self.machine.threads if self.machine.has_threads and around < self.machine.threads else 1
-        tiles = max(parts, ceildiv(found.loop.extent * self.part_of_row(found), self.cached_items(found)))
+        items = found.loop.extent * self.part_of_row(found)
+        tiles = max(parts, ceildiv(items, self.cached_items(found)))
+        near = ceildiv(items * found.reduce.dtype.itemsize * len(found.addends), self.machine.l2_bytes // 2)
+        if PASS_COST * near * _iterations(found.reduce.closed_ranges) < OUTPUT_COST * items / self.lanes():
+            tiles = max(tiles, near)  # few sums among many places: what they cost is to walk those
         return min(found.loop.extent, max(2, ceildiv(found.loop.extent, tiles)))
 
     def cached_items(self, found: SegmentSum) -> int:

@@ -49,6 +49,9 @@ L3_BYTES = 20
 PANEL_ROWS = 6
 """Rows in whose products every vector of a panel is used, so that two multiply-adds a cycle take a vector in
 three cycles from the L2 cache (49 x 768 x 192 with AVX2: panels of two vectors 0.8 of the time of four)."""
+SMALL_SHARE = 64
+"""Bytes of an L2 cache for an item of an operand that is small enough to be read where it lies (512 x 256 x
+250: 0.87 of the time with panels of its 256 KB; 512 x 100 x 200: 1.08 with panels of 80)."""
 MOST_PANELS = 8
 """Panels that are filled before rows are multiplied with all of them."""
 MANY_ROWS = 64
@@ -246,7 +249,7 @@ class TileChooser(PanelChooser):
         factors = contraction.factors
         which = factors.index(operand)
         self.walk_smoothly(contraction, factors[1 - which])
-        small = self.items_read(operand) <= self.machine.l2_bytes // 32
+        small = self.items_read(operand) <= self.machine.l2_bytes // SMALL_SHARE
         jumps = self.is_walked_badly(operand, lane)
         in_panels = self.lies_in_panels(contraction, operand, lane)
         smooth = in_panels or (small and not jumps)
