@@ -349,6 +349,18 @@ def test_an_image_that_a_fully_connected_layer_reads_lies_in_the_order_of_its_ro
     close(image.flatten(1) @ v.T, image.numpy().reshape(batch, -1) @ v.numpy().T, 1e-4)
 
 
+def test_what_a_batch_of_products_makes_lies_in_rows() -> None:
+    """A batch of few rows is no weight, whose channels lie side by side."""
+    queries, keys, values, other = (held(normal(2, 3, n, 32)) for n in (16, 64, 64, 16))
+    for tensor in (queries, keys, values):
+        tensor.requires_grad = True
+    (queries.scaled_dot_product_attention(keys, values) * other).sum().backward()
+    assert queries.grad is not None and keys.grad is not None and values.grad is not None
+    stores = [a for item in kernels(queries.grad.schedule(keys.grad, values.grad))
+              for a in accesses_of(lower(item.ast)) if a.node.op is Ops.STORE]
+    assert all(max(a.steps, key=lambda r: -a.steps[r]).extent in (32, 64) for a in stores)
+
+
 # --- constants --------------------------------------------------------------------------------------------
 
 

@@ -89,7 +89,7 @@ def _ranges_of_axes(shape: tuple[int, ...], store: MemoryAccess) -> list[UOp | N
 def _known_to_weights(store: MemoryAccess) -> tuple[frozenset[UOp], frozenset[UOp]] | None:
     """(the output ranges that only one operand of the store's contraction changes with, those that both
     change with). That operand is the one with fewer of them (a weight knows the channels, an image its rows
-    and columns too), or the clearly smaller one."""
+    and columns too), or the clearly smaller one, but for a batch of matrices, which are no weights."""
     for node in store.node.toposort():
         contraction = contraction_of(node)
         if contraction is None or node.ranges != frozenset(store.node.closed_ranges):
@@ -98,6 +98,8 @@ def _known_to_weights(store: MemoryAccess) -> tuple[frozenset[UOp], frozenset[UO
         shared = node.ranges - sides[0] - sides[1]
         if len(sides[0]) != len(sides[1]):
             return min(sides, key=len), shared
+        if shared:
+            continue
         sizes = [_items_read(s) for s in contraction.factors]
         if 2 * min(sizes) <= max(sizes):
             return sides[0] if sizes[0] < sizes[1] else sides[1], shared

@@ -20,7 +20,7 @@ from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.merge import loop_around
 from tinygrad.codegen.opt.opts import Merge, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.panels import MOST_VECTORS, STAGING_REUSE, PanelChooser
-from tinygrad.codegen.ranges import output_ranges, range_named
+from tinygrad.codegen.ranges import is_plain, output_ranges, range_named
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -332,7 +332,7 @@ class TileChooser(PanelChooser):
             together = extent
         else:
             together = dividing[0] if dividing else 0 if others else PRODUCTS_TOGETHER[0]
-        if innermost.arg[1] is RangeKind.LOOP and together > 1:
+        if is_plain(innermost) and together > 1:
             self.take(Unroll(innermost.arg[0], together))
 
     def walk_panels(self, contraction: Contraction, lane: UOp, size: int) -> None:
