@@ -2,7 +2,7 @@
 
 PyTorch takes memory from the C library, which gives large blocks back to the system when they are freed, or
 not, as it happens: a training step that gets 30 MB of fresh pages takes 8 ms longer. Ours is kept for the
-next call (`device/allocator.py`) and lies in large pages. Next: `dispatch.py`, which makes results so.
+next call (`device/allocator.py`), from 2 MB on in large pages. Next: `dispatch.py`, which makes results so.
 """
 from __future__ import annotations
 

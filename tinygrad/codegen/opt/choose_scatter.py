@@ -161,13 +161,17 @@ class ScatterChooser(Chooser):
         parts = self.machine.threads if self.machine.has_threads and around < self.machine.threads else 1
         items = found.loop.extent * self.part_of_row(found)
         tiles = max(parts, ceildiv(items, self.cached_items(found)))
-        near = ceildiv(items * found.reduce.dtype.itemsize * len(found.addends), self.machine.l2_bytes // 2)
+        near = ceildiv(items, self.items_in(int(CACHE_SHARE * self.machine.l2_bytes), found))
         if PASS_COST * near * _iterations(found.reduce.closed_ranges) < OUTPUT_COST * items / self.lanes():
             tiles = max(tiles, near)  # few sums among many places: what they cost is to walk those
         return min(found.loop.extent, max(2, ceildiv(found.loop.extent, tiles)))
 
     def cached_items(self, found: SegmentSum) -> int:
-        return room(self.machine) // (found.reduce.dtype.itemsize * len(found.addends)) + 1
+        return self.items_in(room(self.machine), found)
+
+    def items_in(self, size: int, found: SegmentSum) -> int:
+        """Places for all sums of so many bytes, one at least."""
+        return size // (found.reduce.dtype.itemsize * len(found.addends)) + 1
 
 
 def _iterations(ranges: Iterable[UOp]) -> float:

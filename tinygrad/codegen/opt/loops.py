@@ -217,8 +217,6 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulat
     identity = fresh_identity(nest)
     inner = UOp.range(amount, identity, kind)
     tiles, rest = divmod(r.extent, amount)
-    is_written_out = kind is RangeKind.UNROLL
-    tail = UOp.range(rest if is_written_out and rest else amount, identity + 1, kind)
     outer = UOp.range(tiles, identity + 2, r.arg[1]) if tiles > 1 else UOp.const(0, dtypes.index)
     inside_loops = [c for n in nest.toposort() if n.op in ACCUMULATING and r in n.ranges
                     for c in n.closed_ranges]
@@ -237,6 +235,8 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulat
             parts.append(_reduced(node, main, [*others, *([outer] if tiles > 1 else [])], inner,
                                   own_accumulators))
         if rest:
+            is_written_out = kind is RangeKind.UNROLL
+            tail = UOp.range(rest if is_written_out else amount, identity + 1, kind)
             last = value.substitute({r: tail + tiles * amount, **own_loops})
             masked = last if is_written_out else identity_unless(tail < rest, last, node.arg)
             parts.append(_reduced(node, masked, others, tail, own_accumulators))

@@ -281,8 +281,10 @@ class TileChooser(PanelChooser):
             size = tile_size(second.extent, 3)
             if size > 1:
                 self.take(Upcast(second.arg[0], size))
-        together = self.panels_together(contraction, operand, outer, lane, size) if stage else 1
-        if outer is not None and together > 1 and not scatters:  # of a line, each tile writes a few items
+        together = 1
+        if stage and not scatters:  # where results lie across the lanes, tiles in turn write the same lines
+            together = self.panels_together(contraction, operand, outer, lane, size)
+        if outer is not None and together > 1:
             panels, groups = self.new_ranges(Split(outer, together))
             read_over.insert(0, panels.arg[0])
             outer = groups.arg[0]
@@ -326,14 +328,11 @@ class TileChooser(PanelChooser):
         if contraction is None or has_loose_bounds(self.nest):
             return
         *others, innermost = contraction.reduce.closed_ranges
-        extent = innermost.extent
-        dividing = [n for n in PRODUCTS_TOGETHER if extent % n == 0]
-        if extent <= PRODUCTS_TOGETHER[0]:
-            together = extent
-        else:
-            together = dividing[0] if dividing else 0 if others else PRODUCTS_TOGETHER[0]
-        if is_plain(innermost) and together > 1:
-            self.take(Unroll(innermost.arg[0], together))
+        choices = [n for n in PRODUCTS_TOGETHER if innermost.extent % n == 0]
+        if not others:  # what is left over is added up once, not for each iteration of others
+            choices.append(min(innermost.extent, PRODUCTS_TOGETHER[0]))
+        if choices and choices[0] > 1 and is_plain(innermost):
+            self.take(Unroll(innermost.arg[0], choices[0]))
 
     def walk_panels(self, contraction: Contraction, lane: UOp, size: int) -> None:
         """The loops over panels that lie in memory, of `size` bytes each, inside those over rows where the L2
