@@ -57,8 +57,10 @@ def _close(op: Ops, value: UOp, r: UOp) -> UOp | None:
         first, second = (_close(op, s, r) for s in value.src)
         return None if first is None or second is None else simplified(Ops.ADD, value.dtype, first, second)
     if value.op is Ops.CAST and value.src[0].dtype.is_bool:
-        zero = UOp.const(0, value.dtype)
-        return _close(op, value.src[0].where(UOp.const(1, value.dtype), zero), r)
+        return _close(op, value.src[0].where(UOp.const(1, value.dtype), UOp.const(0, value.dtype)), r)
+    if value.op is Ops.CAST and (masked := _masked(value.src[0])) is not None:  # halves, summed as float32
+        kept = simplified(Ops.CAST, value.dtype, masked[1])
+        return _close(op, masked[0].where(kept, UOp.const(0, value.dtype)), r)
     if value.op is Ops.MUL:
         return _times_sum(value, r)
     found = _masked(value)

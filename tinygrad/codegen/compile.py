@@ -47,6 +47,13 @@ class CompiledKernel:
     estimate: Estimate
     written: tuple[tuple[UOp, Written], ...]
     """what it was loaded from: one kernel, or several that run one after another"""
+    parts: tuple[CompiledKernel, ...] = ()
+    """those, if they are several"""
+
+    @property
+    def launches(self) -> tuple[CompiledKernel, ...]:
+        """What is started one after another: itself, or its parts."""
+        return self.parts or (self,)
 
     @property
     def source(self) -> str:
@@ -115,7 +122,7 @@ def in_sequence(kernels: list[CompiledKernel]) -> CompiledKernel:
 
     work = Estimate(sum(k.estimate.operations for k in kernels), sum(k.estimate.bytes for k in kernels))
     return CompiledKernel("_then_".join(k.name for k in kernels), run, variables, 1, work,
-                          tuple(part for k in kernels for part in k.written))
+                          tuple(part for k in kernels for part in k.written), tuple(kernels))
 
 
 class KernelBar:

@@ -21,7 +21,7 @@ from tinygrad.device import Device
 from tinygrad.graph.portable import NotPortable, text_of
 from tinygrad.graph.records import decode, encode
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import BEAM, CACHELEVEL, CHECK, DEBUG
+from tinygrad.helpers import ALLOW_TF32, BEAM, CACHELEVEL, CHECK, DEBUG
 from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.machine import Machine
 from tinygrad.store import key_of, store_of
@@ -93,7 +93,7 @@ def kernel_key(ast: UOp, device: str, plain: bool = False) -> str | None:
     if known is None:
         return None
     try:
-        return key_of("kernel", text_of(ast), known, "plain" if plain else "planned")
+        return key_of("kernel", text_of(ast), known, "plain" if plain else "planned", str(bool(ALLOW_TF32)))
     except NotPortable:
         return None
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -226,6 +226,14 @@ class Copies:
         run.copies(self.queue, self.recorded, [(memory[t], memory[s], start) for t, s, start in self.places])
 
 
+class Launch(NamedTuple):
+    """A kernel of a step, or one of several that it runs one after another."""
+
+    step: Step
+    kernel: CompiledKernel
+    variables: list[BoundVariable]
+
+
 class Replay:
     """Steps with compiled kernels and memory for what is internal."""
 
@@ -304,26 +312,22 @@ class Replay:
         if not together:
             return
         device = self.steps[together[0]].device
-        calls = []
-        for number in together:
-            kernel, step = self.kernel(number), self.steps[number]
-            addresses = [self.held[p].address if p in self.held else 0 for p in step.places]
-            numbers = [v.value for v in variables_of(kernel, step)]
-            calls.append((kernel.program, addresses, numbers, kernel.extent))
-        recorded = Device[device].queue.record(calls)
+        launches = [Launch(self.steps[number], part, variables_of(part, self.steps[number]))
+                    for number in together for part in self.kernel(number).launches]
+        recorded = Device[device].queue.record([
+            (kernel.program, [self.held[p].address if p in self.held else 0 for p in step.places],
+             [v.value for v in bound], kernel.extent) for step, kernel, bound in launches])
         if recorded is None:
             self.runs.extend(together)
             return
-        recorded.sites = tuple((self.kernel(number), self.steps[number].lines) for number in together)
-        work = [self.kernel(number).estimate for number in together]
+        recorded.sites = tuple((launch.kernel, launch.step.lines) for launch in launches)
+        work = [launch.kernel.estimate for launch in launches]
         places: list[tuple[int, int]] = []
         variables: list[tuple[int, BoundVariable]] = []
         memory: dict[Buffer | int, bool] = {}
-        for start, number in zip(recorded.starts, together, strict=True):
-            kernel, step = self.kernel(number), self.steps[number]
+        for start, (step, _, bound) in zip(recorded.starts, launches, strict=True):
             places.extend((start + i, p) for i, p in enumerate(step.places) if p not in self.held)
-            variables.extend((start + len(step.places) + i, v)
-                             for i, v in enumerate(variables_of(kernel, step)) if v.source)
+            variables.extend((start + len(step.places) + i, v) for i, v in enumerate(bound) if v.source)
             for i, place in enumerate(step.places):
                 used = self.held[place].root if place in self.held else place
                 memory[used] = memory.get(used, False) or i < step.outputs

@@ -188,7 +188,7 @@ class CudaContext(StreamGPU):
 
     @property
     def name(self) -> str:
-        return str(call("cuDeviceGetName", 256, self.device).rstrip(bytes(1)).decode())
+        return str(call("cuDeviceGetName", 256, self.device).decode().strip("\0 "))
 
 
 def node(function: Any, sizes: Sequence[int], arguments: int) -> Any:

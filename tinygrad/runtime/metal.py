@@ -16,7 +16,7 @@ import ctypes.util
 import struct
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_bool, c_char_p, c_uint64, c_void_p
 from functools import cache
 from typing import Any
@@ -161,8 +161,8 @@ class Submitted:
             error = c_void_p(send(self.commands, "error"))
             raise RuntimeError(f"a command on the GPU failed: {words_of(error)}")
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
             self.release(self.commands, "release", returns=None)
 
 

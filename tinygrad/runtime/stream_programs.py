@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,8 +35,8 @@ class StreamProgram:
         self.gpu.enter()
         self.gpu.start_kernel(self.function, self.sizes, self.arguments.set(addresses, variables))
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
             self.gpu.synchronize()
             self.gpu.unload(self.module)
 
@@ -86,7 +86,7 @@ class DriverGraph:
             self.gpu.change_kernel(self.executable, self.nodes[number], program.function, program.sizes,
                                    self.pointers(number))
 
-    def __del__(self) -> None:
-        if getattr(self, "executable", None) is not None and not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if getattr(self, "executable", None) is not None and not is_finalizing():
             self.gpu.synchronize()
             self.gpu.destroy_graph(self.graph, self.executable)

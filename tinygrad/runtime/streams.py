@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -235,8 +235,8 @@ class Event:
         self.handle = gpu.new_event(timed)
         self.destroy = gpu.destroy_event
 
-    def __del__(self) -> None:
-        if hasattr(self, "destroy") and not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if hasattr(self, "destroy") and not is_finalizing():
             self.destroy(self.handle)
 
 

@@ -20,7 +20,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, NOOPT
 from tinygrad.schedule.products import is_contraction
-from tinygrad.schedule.split import COMPUTED_IN_PLACE, finds_largest, runs_blocks
+from tinygrad.schedule.split import COMPUTED_IN_PLACE, runs_blocks, weighs_by_softmax
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ def fused_attentions(order: Sequence[UOp], forced: set[UOp],
     """For each node of fused attention, down to what is stored, the whole. `order` is the whole graph,
     sources first; `forced` is stored in any case, `closed` needs no loop."""
     roots = [n for n in order if n.op is Ops.REDUCE and n not in closed and n.arg[0] is Ops.ADD
-             and _has_units(n.device) and is_contraction(n) and finds_largest(n, forced)]
+             and _has_units(n.device) and is_contraction(n) and weighs_by_softmax(n, forced)]
     if not roots or NOOPT:
         return {}
     found: dict[UOp, FusedAttention] = {}

@@ -244,10 +244,11 @@ class FusionLegality:
 
         Those are rows that several loops read, and rows made of statistics of themselves that a contraction
         reads for each of its columns, if those lie side by side. A value that several kernels want is better
-        stored for all of them.
+        stored for all of them. So are sums that a block of threads would need in a row: it keeps none.
         """
         rows: dict[Use, tuple[object, ...]] = {}
-        if len({use.number for use in uses}) > 1:
+        is_sum_in_block = summary.op is Ops.REDUCE and any(use.group.runs_as_blocks for use in uses)
+        if is_sum_in_block or len({use.number for use in uses}) > 1:
             return rows
         for use in uses:
             row = use.group.row_of(use.access)

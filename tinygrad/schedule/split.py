@@ -6,7 +6,7 @@ Reducing splits first, side by side, and then the splits' results, uses every co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from functools import lru_cache
 
 from tinygrad.device import Device
@@ -93,7 +93,7 @@ def _split_for_blocks(node: UOp) -> UOp | None:
     if is_symbolic(source.shape) or node.numel == 0:
         return None
     work = split_k_cost(node, machine_of(node.device))
-    if work is None or work.cost(1) <= KERNEL_BYTES or (is_contraction(node) and finds_largest(node)):
+    if work is None or work.cost(1) <= KERNEL_BYTES or (is_contraction(node) and weighs_by_softmax(node)):
         return None
     choices = [(float(work.cost(d)), a, d) for a in axes for d in _divisors(source.shape[a])
                if d <= MAX_SPLITS]
@@ -111,10 +111,15 @@ def _divisors(number: int) -> list[int]:
     return [*small, *(number // d for d in reversed(small))]
 
 
-def finds_largest(root: UOp, forced: Set[UOp] = frozenset()) -> bool:
-    """Whether what a sum adds up is made, short of what is stored, of the largest of something."""
-    cone = root.src[0].toposort(stop=lambda n: n.op not in COMPUTED_IN_PLACE or n in forced)
-    return any(n.op is Ops.REDUCE and n.arg[0] is Ops.MAX for n in cone)
+def weighs_by_softmax(root: UOp, forced: Set[UOp] = frozenset()) -> bool:
+    """Whether what a sum adds up is made, short of what is stored, of powers of e with the largest of
+    something in the exponent. (max_pool2d's gradient has the largest of something too, and is split.)"""
+
+    def cone(node: UOp) -> Iterable[UOp]:
+        return node.toposort(stop=lambda n: n.op not in COMPUTED_IN_PLACE or n in forced)
+
+    return any(n.op is Ops.REDUCE and n.arg[0] is Ops.MAX
+               for power in cone(root.src[0]) if power.op is Ops.EXP2 for n in cone(power))
 
 
 def _split_contraction(node: UOp) -> UOp | None:
@@ -132,7 +137,7 @@ def _split_contraction(node: UOp) -> UOp | None:
     products = prod(source.shape[a] for a in axes)
     splits = min(ceildiv(reread_bytes(node), machine.l2_bytes // 2), products // STORED_COST)
     if splits < 2:
-        panel = panel_bytes(node) if products > LONG_SUM and not finds_largest(node) else 0
+        panel = panel_bytes(node) if products > LONG_SUM and not weighs_by_softmax(node) else 0
         return _split_for_panels(node, ceildiv(panel, machine.l2_bytes // 4)) \
             if panel > machine.l2_bytes // 2 else None
     choices = [(_mismatch(d, splits, machine.threads), a, d) for a in axes for d in range(2, 2 * splits)

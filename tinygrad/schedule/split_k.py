@@ -7,6 +7,7 @@ read back and added up by a second kernel. All is counted in bytes that the devi
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.indexing import range_extents
@@ -60,7 +61,7 @@ def split_k_cost(node: UOp, machine: Machine) -> SplitKCost | None:
     if found is not None:
         return SplitKCost(length, *found, results, node.dtype.itemsize, machine.blocks_at_once)
     walked = _largest_view(node.src[0])
-    along = any(abs(walked.st.views[-1].strides[a]) == 1 for a in node.arg[1] if walked.shape[a] > 1)
+    along = _is_one_run(walked, node.arg[1])
     if along and (length <= REGISTER_ROW or results >= MANY_ROWS):
         return None
     busy = machine.blocks_at_once * (WORD_BYTES if along else SECTOR_BYTES)
@@ -85,6 +86,16 @@ def _step_of_tiles(node: UOp, machine: Machine) -> tuple[int, int] | None:
     tiles = batch * ceildiv(m, TILE_SIDE) * ceildiv(n, TILE_SIDE)
     read = tiles * (min(m, TILE_SIDE) + min(n, TILE_SIDE))
     return read * itemsize, machine.multiprocessors * 2 * TILE_SIDE * itemsize
+
+
+def _is_one_run(view: UOp, axes: Sequence[int]) -> bool:
+    """Whether the items along these axes lie side by side: each row in one run."""
+    length = 1
+    for axis in sorted((a for a in axes if view.shape[a] > 1), reverse=True):
+        if abs(view.st.views[-1].strides[axis]) != length:
+            return False
+        length *= view.shape[axis]
+    return True
 
 
 def _largest_view(value: UOp) -> UOp:

@@ -20,10 +20,12 @@ from tinygrad.codegen.opt.choose_sides import dividing
 from tinygrad.codegen.opt.choose_units import LEAST_SIDE, UnitChooser
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
+from tinygrad.codegen.opt.merge import loop_around
 from tinygrad.codegen.opt.online_softmax import online_softmax_of
 from tinygrad.codegen.opt.opts import (
     Global,
     Local,
+    Merge,
     OnlineSoftmax,
     Row,
     Scatter,
@@ -35,7 +37,7 @@ from tinygrad.codegen.opt.opts import (
     Vector,
 )
 from tinygrad.codegen.opt.plan import Plan
-from tinygrad.codegen.ranges import is_plain, output_ranges
+from tinygrad.codegen.ranges import is_plain, output_ranges, range_named
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -60,6 +62,9 @@ LEAST_THREADS = 1 << 14
 """Threads that have tiles of outputs: 64 blocks of 256."""
 ROW_ROUNDS = 4
 """Accesses of a thread along a row, all on their way at once."""
+RECOMPUTED = 16
+"""How much longer a sum of every item is than statistics (the mean from a few splits, say) that each has done
+anew: else a block has all items that need the same ones."""
 
 
 def runs_as_fused_attention(nest: UOp, machine: Machine) -> bool:
@@ -73,10 +78,18 @@ def runs_as_fused_attention(nest: UOp, machine: Machine) -> bool:
 class BlockChooser(Chooser):
     """All steps for a grid of blocks."""
 
+    def __init__(self, nest: UOp, machine: Machine, rank: int = 0) -> None:
+        super().__init__(nest, machine, rank)
+        self.done_anew = False
+        """whether statistics that several items of an output use are reduced for each of them"""
+        self.wide: dict[int, int] = {}
+        """loops over the items of one load, of the rows of sums, and how many these are"""
+
     def plan(self) -> Plan:
         if needs_order(self.nest):
             return Plan()
         self.merge_contiguous()
+        self.done_anew = self.are_short(self.statistics())
         if self.scatter_in_threads():
             self.distribute()
             return Plan(tuple(self.opts))
@@ -114,9 +127,21 @@ class BlockChooser(Chooser):
                 if n.op is Ops.REDUCE and n.closed_ranges and n.ranges <= outputs]
 
     def statistics(self) -> list[UOp]:
-        """The REDUCEs whose results several items of an output use."""
+        """The REDUCEs whose results several items of an output use, if these do not have them done anew."""
         outputs = self.output_ranges()
-        return [n for n in self.outer_reduces() if n.ranges < outputs]
+        return [] if self.done_anew else [n for n in self.outer_reduces() if n.ranges < outputs]
+
+    def are_short(self, statistics: list[UOp]) -> bool:
+        """Whether these are short beside the longest sum of every item; or as short as a few splits, and of
+        so few rows that blocks for each would leave the device idle."""
+        outputs = self.output_ranges()
+        inside = {n for node in statistics for n in node.toposort() if n.op is Ops.REDUCE}
+        length = sum(_length(n) * int(prod(r.extent for r in n.ranges - outputs)) for n in inside)
+        others = [_length(n) for n in self.outer_reduces() if n not in statistics]
+        rows = frozenset[UOp]().union(*(n.ranges for n in statistics))
+        few = prod(r.extent for r in rows) < self.machine.blocks_at_once
+        return bool(statistics) and (RECOMPUTED * length <= max(others, default=0)
+                                     or (few and length <= self.machine.warp_threads))
 
     def main_contraction(self) -> Contraction | None:
         """The contraction with the most work."""
@@ -135,8 +160,8 @@ class BlockChooser(Chooser):
         order = {r: i for s in self.nest.src for i, r in enumerate(s.closed_ranges)}
 
         def rank(r: UOp) -> tuple[float, int, int]:
-            weights = [(prod(x.extent for x in a.ranges), a.step(r)) for a in accesses if r in a.ranges]
-            return -sum(float(weight) for weight, step in weights if step == 1), -order[r], r.arg[0]
+            walked = (a for a in accesses if r in a.ranges and _is_next(a, r))
+            return -sum(float(prod(x.extent for x in a.ranges)) for a in walked), -order[r], r.arg[0]
 
         return sorted((r for r in ranges if is_plain(r)), key=rank)
 
@@ -214,31 +239,66 @@ class BlockChooser(Chooser):
 
     def share_outputs(self, reduces: list[UOp]) -> None:
         """A thread for each output, or as many more as keep the device busy: threads that share a row walk it
-        side by side; of those that walk columns, some are side by side to read whole sectors."""
+        side by side; of those that walk columns, some are side by side to read whole sectors. Where they are
+        few, each has several loads on their way at once."""
         block = self.machine.block_threads
         outputs = frozenset(filter(is_plain, self.output_ranges()))
-        walked = [(a, r) for node in reduces if (r := self.shared_range(node)) is not None
-                  and (a := self.largest_access(node)) is not None]
-        rows = [(a, r) for a, r in walked if a.step(r) == 1]
         wanted = ceildiv(self.machine.blocks_at_once * block, int(prod(r.extent for r in outputs)))
-        longest = max((r.extent for _, r in rows or walked), default=1)
+        lies_in_rows = any(self.row_of(node) is not None for node in reduces)
+        if wanted > 1:
+            self.join_loops(reduces, min(wanted, block))
+        walked = [(a, r) for node in self.outer_reduces() if (r := self.shared_range(node)) is not None
+                  and (a := self.largest_access(node)) is not None]
+        longest = max((r.extent for _, r in walked), default=1)
         itemsize = min((a.node.dtype.itemsize for a, _ in walked), default=1)
-        least, most = (self.machine.warp_threads, block) if rows else (1, block * itemsize // SECTOR_BYTES)
+        least, most = (self.machine.warp_threads, block) if lies_in_rows else \
+            (1, block * itemsize // SECTOR_BYTES)
         group = max(1, min(max(least, _power_of_two(wanted)), most, _power_of_two(longest)))
         self.note("threads of a sum", length=longest, busy_with=wanted, at_most=most, taken=group)
         self.distribute_over_threads(outputs, block // group)
         before = set(self.nest.toposort())
         self.group_reduces(group)
-        if rows and wanted > most:  # too few threads: each loads many items at once
+        if wanted > 1:
             new = [n for n in self.nest.toposort() if n.op is Ops.RANGE and n not in before]
+            rounds = max(ROW_ROUNDS, TILE_ITEMS // max(self.wide.values(), default=1))
             for r in filter(is_plain, new):
-                if r.extent >= TILE_ITEMS:
-                    self.take(Unroll(r.arg[0], TILE_ITEMS))
+                at_once = min(rounds, _power_of_two(r.extent))
+                if at_once > 1:
+                    self.take(Unroll(r.arg[0], at_once))
+        for lanes, width in self.wide.items():
+            self.take(Vector(lanes, width))
+
+    def row_of(self, node: UOp) -> UOp | None:
+        """The innermost loop of a REDUCE, if something that it reads lies in rows along it."""
+        loops, below = [r for r in node.closed_ranges if is_plain(r)], set(node.toposort())
+        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in below]
+        return loops[-1] if loops and any(a.step(loops[-1]) == 1 for a in loads) else None
+
+    def join_loops(self, nodes: list[UOp], threads: int) -> None:
+        """All loops of each of these REDUCEs as one, for so many threads to share, whatever its parts are in
+        memory, but for the items of wide loads along rows."""
+        for last, node in {node.closed_ranges[-1]: node for node in nodes}.items():
+            if not is_plain(last):
+                continue
+            accesses, inner = [a for a in accesses_of(self.nest) if last in a.ranges], last.arg[0]
+            width = 1
+            if self.row_of(node) is last and all(a.step(last) in (0, 1) for a in accesses):
+                most = _power_of_two(max(1, _length(node) // threads))
+                width = dividing(last.extent, min([most, *(self.machine.access_lanes(a.node.dtype)
+                                                           for a in accesses)]))
+            if width > 1:
+                lanes, outer = self.new_ranges(Split(inner, width))
+                self.wide[lanes.arg[0]], inner = width, outer.arg[0]
+            around = loop_around(self.nest, range_named(self.nest, inner))
+            while around is not None and is_plain(around):
+                inner = self.new_ranges(Merge(around.arg[0], inner))[0].arg[0]
+                around = loop_around(self.nest, range_named(self.nest, inner))
 
     def shared_range(self, node: UOp) -> UOp | None:
         """The range of a REDUCE that threads share: long, and contiguous where one is."""
         access = self.largest_access(node)
-        plain = [r for r in node.closed_ranges if is_plain(r) and r.extent >= self.machine.warp_threads]
+        plain = [r for r in node.closed_ranges
+                 if is_plain(r) and r.extent >= self.machine.warp_threads and r.arg[0] not in self.wide]
         return max(plain, key=lambda r: (access is not None and access.step(r) == 1, r.extent), default=None)
 
     def group_reduces(self, group: int, inside: frozenset[UOp] = frozenset()) -> None:
@@ -452,6 +512,17 @@ class BlockChooser(Chooser):
         before = self.output_ranges()
         self.take((Vector if wide else Upcast)(r.arg[0], size))
         return next((n for n in self.output_ranges() - before if is_plain(n)), None)
+
+
+def _is_next(access: MemoryAccess, r: UOp) -> bool:
+    """Whether neighbouring iterations of `r` access neighbouring items, or vectors of them."""
+    lanes = prod(x.extent for x in access.ranges if x.arg[1] is RangeKind.VECTOR and access.step(x) == 1)
+    return bool(access.step(r) == lanes)
+
+
+def _length(node: UOp) -> int:
+    """Items that a REDUCE adds up."""
+    return int(prod(r.extent for r in node.closed_ranges))
 
 
 def _short_side(contraction: Contraction) -> frozenset[UOp]:

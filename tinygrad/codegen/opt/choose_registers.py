@@ -42,7 +42,8 @@ class RegisterTile:
 
 
 TILES = (RegisterTile(128, 128, 8, 8), RegisterTile(128, 64, 8, 4), RegisterTile(64, 128, 4, 8),
-         RegisterTile(64, 64, 4, 4), RegisterTile(32, 32, 4, 4))
+         RegisterTile(128, 32, 8, 4), RegisterTile(32, 128, 4, 8), RegisterTile(64, 64, 4, 4),
+         RegisterTile(32, 32, 4, 4))
 """The largest first: a thread's 8 x 8 products take 16 items from shared memory."""
 
 
