@@ -26,8 +26,10 @@ _OPERATORS: dict[str, dict[Ops, str]] = {
 }
 """The operations that are one operator, by the kind of their operands."""
 _OVERFLOWING = (Ops.ADD, Ops.SUB, Ops.MUL, Ops.NEG, Ops.MULACC)
-_WRAPPING = {dtypes.int32: dtypes.uint32, dtypes.int64: dtypes.uint64, dtypes.uint16: dtypes.uint32}
-"""The types in which integers wrap that do not by themselves. (An int has room for those of others.)"""
+_WRAPPING = {dtypes.int32: dtypes.uint32, dtypes.int64: dtypes.uint64, dtypes.uint16: dtypes.uint32,
+             dtypes.int16: dtypes.uint32, dtypes.int8: dtypes.uint32}
+"""The types in which integers wrap that do not by themselves. An int has room for those of shorter ones, but
+NVRTC 13 took -x of the least int16, as an int32, for 32768."""
 
 
 class CArithmetic:
