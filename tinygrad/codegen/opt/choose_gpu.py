@@ -37,7 +37,7 @@ from tinygrad.codegen.opt.opts import (
     Vector,
 )
 from tinygrad.codegen.opt.plan import Plan
-from tinygrad.codegen.ranges import is_plain, output_ranges, range_named
+from tinygrad.codegen.ranges import is_plain, output_ranges
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -280,19 +280,25 @@ class BlockChooser(Chooser):
         for last, node in {node.closed_ranges[-1]: node for node in nodes}.items():
             if not is_plain(last):
                 continue
-            accesses, inner = [a for a in accesses_of(self.nest) if last in a.ranges], last.arg[0]
-            width = 1
-            if self.row_of(node) is last and all(a.step(last) in (0, 1) for a in accesses):
-                most = _power_of_two(max(1, _length(node) // threads))
-                width = dividing(last.extent, min([most, *(self.machine.access_lanes(a.node.dtype)
-                                                           for a in accesses)]))
+            loop, width = last, self.load_width(node, threads)
             if width > 1:
-                lanes, outer = self.new_ranges(Split(inner, width))
-                self.wide[lanes.arg[0]], inner = width, outer.arg[0]
-            around = loop_around(self.nest, range_named(self.nest, inner))
-            while around is not None and is_plain(around):
-                inner = self.new_ranges(Merge(around.arg[0], inner))[0].arg[0]
-                around = loop_around(self.nest, range_named(self.nest, inner))
+                lanes, *outer = self.new_ranges(Split(last.arg[0], width))
+                self.wide[lanes.arg[0]], loop = width, outer[0] if outer else lanes
+            while (around := loop_around(self.nest, loop)) is not None and is_plain(around):
+                if loop.arg[0] in self.wide:
+                    loop = around
+                else:
+                    loop, = self.new_ranges(Merge(around.arg[0], loop.arg[0]))
+
+    def load_width(self, node: UOp, threads: int) -> int:
+        """How many items of a row one load of a REDUCE takes, if that leaves enough of them for so many
+        threads."""
+        last = node.closed_ranges[-1]
+        accesses = [a for a in accesses_of(self.nest) if last in a.ranges]
+        if self.row_of(node) is not last or any(a.step(last) not in (0, 1) for a in accesses):
+            return 1
+        widest = min(self.machine.access_lanes(a.node.dtype) for a in accesses)
+        return dividing(last.extent, min(widest, _power_of_two(max(1, _length(node) // threads))))
 
     def shared_range(self, node: UOp) -> UOp | None:
         """The range of a REDUCE that threads share: long, and contiguous where one is."""
