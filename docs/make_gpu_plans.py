@@ -70,7 +70,7 @@ def counts_of(program: Sequence[UOp], launch: Launch) -> Counts:
         elif node.op is Ops.MMA:
             unit = node.arg
             operations = 2 * unit.m * unit.n * unit.k * times[-1] / unit.threads
-            unit_seconds += operations / UNIT_RATE[unit.name.rpartition("_")[2]]
+            unit_seconds += operations / UNIT_RATE[unit.name.split("_")[2]]
         elif node.op in Family.ELEMENTWISE and node.dtype.is_float:
             found["float"] += times[-1] * node.dtype.count
         elif node.op in (Ops.LOAD, Ops.STORE, Ops.PREFETCH) and node.src[0].op is Ops.INDEX:

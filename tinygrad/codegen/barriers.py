@@ -70,6 +70,8 @@ def _nested(program: list[UOp]) -> _Loop:
 
 def _touched(node: UOp) -> tuple[set[UOp], set[UOp]]:
     """(the shared memory that a statement loads, what it stores)."""
+    if node.op is Ops.MMA:
+        return {s.src[0] for s in node.src[:2] if s.op is Ops.INDEX}, set()
     if node.op not in (Ops.LOAD, Ops.STORE) or node.src[0].op is not Ops.INDEX:
         return set(), set()
     memory = {node.src[0].src[0]} if node.src[0].src[0].op is Ops.SHARED else set()

@@ -211,7 +211,10 @@ def _each_lane_apart(node: UOp, lane: UOp) -> UOp:
 def _tiles_product(node: UOp, src: tuple[UOp, ...]) -> UOp:
     """What a unit makes of its two tiles, added to nothing."""
     unit = node.arg
-    a, b = (splat(s, f.registers) for s, f in zip(src[:2], (unit.a, unit.b), strict=True))
+    if unit.in_shared:
+        a, b = src[:2]
+    else:
+        a, b = (splat(s, f.registers) for s, f in zip(src[:2], (unit.a, unit.b), strict=True))
     nothing = UOp.new(Ops.CONST, node.dtype.vec(unit.c.registers), (), node.dtype.as_const(0))
     return UOp.new(Ops.MMA, nothing.dtype, (a, b, nothing, node.src[2]), unit)
 

@@ -88,13 +88,13 @@ def _tile_loop(program: Sequence[UOp], start: int, end: int) -> _TileLoop | None
     stores = [n for n in body if n.op is Ops.STORE and _memory(n).op is Ops.SHARED]
     memories = tuple(dict.fromkeys(map(_memory, stores)))
     rest = [*program[:start], *program[end + 1:]]
-    used_elsewhere = any(n.op in (Ops.LOAD, Ops.STORE) and _memory(n) in memories for n in rest)
+    used_elsewhere = any(m in memories for n in rest for m in _touched(n))
     if not stores or len(counter.src) != 1 or used_elsewhere or not all(map(_is_copy, stores)):
         return None
     filling = _needed_by(body, stores)
     effects = [n for n in body if n.op is Ops.STORE and n not in set(stores)]
     computing = _needed_by(body, effects)
-    reads = [n for n in computing if n.op is Ops.LOAD and _memory(n) in memories]
+    reads = [n for n in computing if n.op is not Ops.STORE and not _touched(n).isdisjoint(memories)]
     both = {n for n in filling if n.op is Ops.RANGE}.intersection(computing)
     if both or not reads or any(n.op is Ops.LOAD and _memory(n).op is Ops.SHARED for n in filling):
         return None
@@ -105,6 +105,13 @@ def _memory(access: UOp) -> UOp:
     """What a LOAD or STORE is in: a PARAM, SHARED or SCRATCH memory, or a REGISTER."""
     place = access.src[0]
     return place.src[0] if place.op is Ops.INDEX else place
+
+
+def _touched(node: UOp) -> set[UOp]:
+    """The memories that a statement reads or writes; of a matrix unit, those that it reads itself."""
+    if node.op is Ops.MMA:
+        return {s.src[0] for s in node.src[:2] if s.op is Ops.INDEX}
+    return {_memory(node)} if node.op in (Ops.LOAD, Ops.STORE) else set()
 
 
 def _is_copy(store: UOp) -> bool:

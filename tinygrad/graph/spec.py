@@ -401,8 +401,11 @@ def _scatter(node: UOp) -> bool:
 
 
 def _nest_mma(node: UOp) -> bool:
-    """The elements of both source tiles, and the ranges over those of the three tiles that a lane holds."""
+    """The elements of both source tiles, or where a unit finds these in shared memory; and the ranges over those
+    of the three tiles that a lane holds."""
     ranges = node.src[2:]
+    if node.arg.in_shared:
+        return _ops(node.src[:2], Ops.INDEX) and [r.arg[1] for r in ranges] == [RangeKind.LOCAL, RangeKind.FRAGMENT]
     kinds = [r.arg[1] for r in ranges if r.op is Ops.RANGE]
     lanes = [RangeKind.LOCAL] if node.arg.threads > 1 else []
     fragments = kinds == [*lanes, *[RangeKind.FRAGMENT] * 3]
@@ -410,8 +413,12 @@ def _nest_mma(node: UOp) -> bool:
 
 
 def _mma(node: UOp) -> bool:
-    """What a lane holds of the three tiles."""
+    """What a lane holds of the three tiles; of two of them where they begin, if a unit reads shared memory."""
     unit = node.arg
+    if unit.in_shared:
+        lane = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", unit.threads))
+        places = all(s.op is Ops.INDEX and s.src[0].op is Ops.SHARED for s in node.src[:2])
+        return places and node.src[2].dtype is unit.result.vec(unit.c.registers) and node.src[3:] == (lane,)
     counts = [(unit.source, unit.a), (unit.source, unit.b), (unit.result, unit.c)]
     lane = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", unit.threads)) if unit.threads > 1 else \
         UOp.const(0, dtypes.index)
@@ -467,8 +474,8 @@ LOOP_NEST = Grammar("loop_nest", (
          _nest_reduce),
     Production("RUNNING(value, RANGE)", "arg of the REDUCE of which it is the value so far", _running),
     Production("EXCHANGE(value)", "arg: the distance of the lanes, a power of two", _exchange),
-    Production("MMA(value, value, RANGE | CONST, RANGE, RANGE, RANGE)",
-               "arg: the MatrixUnit; closes the last two",
+    Production("MMA(value | INDEX, value | INDEX, RANGE | CONST, RANGE+)",
+               "arg: the MatrixUnit; closes the ranges over elements of its sources",
          _nest_mma),
     Production("STAGE(value+, RANGE*)", "arg (identity, Memory, loops inside?); closes the ranges", _stage),
     Production("SCATTER(value, int, bool, RANGE+)",
@@ -566,7 +573,8 @@ PROGRAM = Grammar("program", (
     _CALLED,
     *_VECTORS,
     Production("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
-    Production("MMA(vector, vector, vector, SPECIAL | CONST)", "arg: the MatrixUnit; a @ b + c", _mma),
+    Production("MMA(vector | INDEX, vector | INDEX, vector, SPECIAL | CONST)", "arg: the MatrixUnit; a @ b + c",
+               _mma),
     Production("EXCHANGE(value)", "arg: the distance of the lanes, a power of two",
          lambda n: _exchange(n) and _scalar(n)),
     Production("BARRIER", "", lambda n: True),

@@ -169,7 +169,8 @@ class BlockWriter(CWriter):
             self.refuse(node)
         self.functions.texts[unit.name] = self.dialect.matrix_units[unit.name]
         self.values[node] = name = self.fresh("tile")
-        tiles = ", ".join(self.values[s] for s in node.src[:3])
+        tiles = ", ".join(f"&{self.places(s, 1)[0]}" if s.op is Ops.INDEX else self.values[s]
+                          for s in node.src[:3])
         self.line(f"const {self.vector(node.dtype)} {name} = {unit.name}({tiles});")
 
     def store(self, node: UOp) -> None:

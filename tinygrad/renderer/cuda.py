@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
 from tinygrad.renderer import STATIC_SHARED_BYTES
-from tinygrad.renderer.c_blocks import BlocksRenderer
+from tinygrad.renderer.c_blocks import BlocksRenderer, BlockWriter
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
 from tinygrad.renderer.machine import Machine, blocks
-from tinygrad.renderer.matrix_units import MFMA, MMA_SYNC, WMMA, MatrixUnit
+from tinygrad.renderer.matrix_units import MFMA, MMA_SYNC, SWIZZLED_ROW, WGMMA, WMMA, MatrixUnit
 
 LANES = """
 template <typename T, int N> struct __align__(N * sizeof(T)) lanes { T lane[N]; };
@@ -52,6 +54,7 @@ template <typename T> static __device__ __forceinline__ T lane_across(T value, i
 ASYNC_COPIES = """
 #ifndef EMULATOR
 #define LARGE_SHARED(bytes) extern __shared__ __align__(16) unsigned char large_shared[];
+#define LARGE_SHARED_OF_ROWS(bytes) extern __shared__ __align__(1024) unsigned char large_shared[];
 
 template <int bytes>
 static __device__ __forceinline__ void copy_async(void *target, const void *source, bool valid) {
@@ -101,6 +104,43 @@ static __device__ __forceinline__ {held[2].removesuffix(' c')} {unit.name}({", "
 }}
 #endif"""
 
+
+def _wgmma(unit: MatrixUnit) -> str:
+    """`wgmma.mma_async` as a function that returns when its products are there: four instructions along rows of
+    128 bytes, or along 64 of these below each other."""
+    assert unit.in_shared is not None
+    word, count = unit.name.split("_")[2], unit.c.registers
+    accumulators = ", ".join(f"%{i}" for i in range(count))
+    across = ", ".join(str(int(not along_k)) for along_k in unit.in_shared)
+    products = "".join(f"""
+        "wgmma.mma_async.sync.aligned.m{unit.m}n{unit.n}k16.f32.{word}.{word} "
+        "{{{accumulators}}}, %{count + i}, %{count + 4 + i}, added, 1, 1, {across};\\n\"""" for i in range(4))
+    outputs = ", ".join(f'"+f"(c.lane[{i}])' for i in range(count))
+    inputs = ", ".join(f'"l"({name} + {i * (32 if along_k else 16 * SWIZZLED_ROW) // 16})'
+                       for name, along_k in zip(("rows", "columns"), unit.in_shared, strict=True) for i in range(4))
+    source, sums = SCALARS[unit.source], f"lanes<float, {count}>"
+    return f"""#ifndef EMULATOR
+static __device__ __forceinline__ {sums} {unit.name}(const {source} *a, const {source} *b, {sums} c) {{
+    const unsigned long long rows = swizzled_rows(a), columns = swizzled_rows(b);
+    asm volatile("{{\\n.reg .pred added;\\nsetp.ne.b32 added, 1, 0;\\n"
+        "wgmma.fence.sync.aligned;\\n\"{products}
+        "wgmma.commit_group.sync.aligned;\\nwgmma.wait_group.sync.aligned 0;\\n}}"
+        : {outputs} : {inputs} : "memory");
+    return c;
+}}
+#endif"""
+
+
+SWIZZLED_ROWS = f"""
+#ifndef EMULATOR
+static __device__ __forceinline__ unsigned long long swizzled_rows(const void *tile) {{
+    const unsigned long long next_eight = {8 * SWIZZLED_ROW} >> 4, next_column = {64 * SWIZZLED_ROW} >> 4;
+    return __cvta_generic_to_shared(tile) >> 4 & 0x3fff | next_column << 16 | next_eight << 32 | 1ull << 62;
+}}
+#endif
+""".strip()
+"""Where a tile for `wgmma` is, as it takes it: rows of 128 bytes, swizzled, by eights below each other; columns
+of 64 rows beside each other."""
 
 CUDA = Dialect(
     name="CUDA C",
@@ -159,16 +199,38 @@ HIP = replace(
 )
 
 
+HOPPER = 90
+"""The GPUs with `wgmma`."""
+HOPPER_CUDA = replace(
+    CUDA, header=f"{CUDA.header}\n\n{SWIZZLED_ROWS}",
+    matrix_units={**CUDA.matrix_units, **{unit.name: _wgmma(unit) for unit in WGMMA}},
+    # what threads write is there for units after this fence of theirs and a barrier; rows begin a swizzle
+    barrier='asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); __syncthreads();',
+    shared="__shared__ __align__(1024)",
+    large_shared="LARGE_SHARED_OF_ROWS({bytes})",
+)
 AMPERE = 80
 """The first GPUs with `mma.sync` of these shapes and with asynchronous copies."""
 AMPERE_SHARED_BYTES = 99 << 10
 """What a block of any GPU since then may have of shared memory."""
 
 
+class HopperRenderer(BlocksRenderer):
+    """CUDA C, with what kernels need in which matrix units read shared memory."""
+
+    def writer(self, name: str, program: list[UOp], dialect: Dialect) -> BlockWriter:
+        reads_shared = any(n.op is Ops.MMA and n.arg.in_shared for n in program)
+        own = replace(HOPPER_CUDA, types=dialect.types) if reads_shared else dialect
+        return super().writer(name, program, own)
+
+
 def cuda_renderer(capability: int = AMPERE, shared_bytes: int = AMPERE_SHARED_BYTES,
                   multiprocessors: int = Machine.multiprocessors) -> BlocksRenderer:
     """CUDA C, for GPUs of NVIDIA of this compute capability (90 is sm_90), with so much shared memory a block
     and so many multiprocessors."""
+    if capability == HOPPER:
+        return HopperRenderer(CUDA, blocks(shared_bytes=shared_bytes, matrix_units=(*WGMMA, *MMA_SYNC),
+                                           multiprocessors=multiprocessors))
     if capability >= AMPERE:
         return BlocksRenderer(CUDA, blocks(shared_bytes=shared_bytes, matrix_units=MMA_SYNC,
                                            multiprocessors=multiprocessors))

@@ -67,9 +67,29 @@ class MatrixUnit:
     """multiply-adds a cycle, of a unit that one core has for itself"""
     by_rows: bool = False
     """whether its tiles have registers of their own, filled from memory and stored there by rows"""
+    in_shared: tuple[bool, bool] | None = None
+    """of a unit that reads `a` and `b` from shared memory itself: whether each lies there in rows along k (else
+    along its own side), of `SWIZZLED_ROW` bytes that are swizzled"""
+
+    @property
+    def depth_bits(self) -> tuple[Bit, ...]:
+        """What each bit of an element's number along k is; of a unit that reads shared memory, as many that
+        nobody asks for."""
+        return tuple(("r", i) for i in range(self.k.bit_length() - 1)) if self.in_shared else self.a.columns
+
+    @property
+    def row_items(self) -> int:
+        """Items of a swizzled row."""
+        return SWIZZLED_ROW // self.source.itemsize
 
     def __repr__(self) -> str:
         return self.name
+
+
+SWIZZLED_ROW = 128
+"""Bytes of a row that a unit reads from shared memory. Of eight such rows one below the other, number i has its
+accesses of 16 bytes in another order, their numbers XORed with i: whoever reads or writes some side by side,
+along a row or across rows, finds them in different banks."""
 
 
 def _bits(text: str) -> tuple[Bit, ...]:
@@ -103,6 +123,24 @@ MMA_SYNC = (
     _ptx(8, dtypes.float32, dtypes.float32, "tf32", rounds_to_tf32=True),
 )
 """`mma.sync` of sm_80 and later."""
+
+WGMMA_COLUMNS = (256, 128, 64)
+"""Of the tiles that are used: a warp group has half as many accumulators a thread."""
+
+
+def _wgmma(source: DType, word: str, n: int, in_shared: tuple[bool, bool]) -> MatrixUnit:
+    """Four instructions along k, a row of 128 bytes."""
+    registers = " ".join(f"r{i}" for i in range(2, n.bit_length() - 2))
+    sides = "".join("k" if along_k else side for along_k, side in zip(in_shared, "mn", strict=True))
+    return MatrixUnit(f"wgmma_m64n{n}k64_{word}_{sides}", 64, n, 64, 128, source, dtypes.float32,
+                      Fragment((), ()), Fragment((), ()),
+                      _fragment("l2 l3 l4 r1 l5 l6", f"r0 l0 l1 {registers}"), in_shared=in_shared)
+
+
+WGMMA = tuple(_wgmma(source, word, n, (left, right))
+              for source, word in ((dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"))
+              for n in WGMMA_COLUMNS for left in (True, False) for right in (True, False))
+"""`wgmma.mma_async` of sm_90a: 128 threads, operands in shared memory (PTX ISA 8.5, section 9.7.15)."""
 
 # --- AMD ----------------------------------------------------------------------------------------------------
 
@@ -165,5 +203,5 @@ def _amx(name: str, source: DType, result: DType) -> MatrixUnit:
 AMX = (_amx("tdpbf16ps", dtypes.bfloat16, dtypes.float32), _amx("tdpbssd", dtypes.int8, dtypes.int32))
 """Tiles of one core, of which a product takes 16 cycles. That of bfloat16 takes denormal numbers for zero."""
 
-UNITS: tuple[MatrixUnit, ...] = (*MMA_SYNC, *MFMA, *WMMA, *SIMDGROUP, DOT_BF16, *AMX)
+UNITS: tuple[MatrixUnit, ...] = (*MMA_SYNC, *MFMA, *WMMA, *SIMDGROUP, DOT_BF16, *AMX, *WGMMA)
 """All units; an Opt names one by its number."""

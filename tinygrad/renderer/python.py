@@ -204,7 +204,8 @@ class _Writer:
     def matrix_product(self, node: UOp) -> None:
         unit = f"unit{UNITS.index(node.arg)}"
         self.operations[unit] = f"UNITS[{UNITS.index(node.arg)}]"
-        tiles = ", ".join(self.values[s] for s in node.src[:3])
+        tiles = ", ".join(f"{self.values[s.src[0]]}.tiles({unit}, {number}, {self.values[s.src[1]]})"
+                          if s.op is Ops.INDEX else self.values[s] for number, s in enumerate(node.src[:3]))
         self.emit(node, f"matrix_product({unit}, {tiles}, {self.threads})")
 
     def operation(self, op: Ops, source: DType, target: DType) -> str:

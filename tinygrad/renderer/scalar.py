@@ -103,7 +103,8 @@ class _Scalars:
 
     def matrix_product(self, node: UOp) -> None:
         """What a lane holds of tiles stays together."""
-        tiles = tuple(self.add(Ops.VECTORIZE, s.dtype, self.lanes[s]) for s in node.src[:3])
+        tiles = tuple(self.address(s, 0) if s.op is Ops.INDEX else
+                      self.add(Ops.VECTORIZE, s.dtype, self.lanes[s]) for s in node.src[:3])
         result = self.add(Ops.MMA, node.dtype, (*tiles, node.src[3]), node.arg)
         self.lanes[node] = tuple(self.add(Ops.EXTRACT, node.dtype.scalar, (result,), i)
                                  for i in range(node.dtype.count))

@@ -14,7 +14,7 @@ from typing import Any, Self
 from tinygrad.device import CompiledDevice
 from tinygrad.helpers import numbered
 from tinygrad.renderer import STATIC_SHARED_BYTES, Renderer
-from tinygrad.renderer.cuda import cuda_renderer
+from tinygrad.renderer.cuda import HOPPER, cuda_renderer
 from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.llvm_blocks import NVPTX, LLVMBlocksRenderer, assembled
 from tinygrad.runtime.llvm import llvm_version
@@ -178,8 +178,8 @@ class CudaContext(StreamGPU):
 
     @property
     def architecture(self) -> str:
-        """As NVRTC calls it: sm_90."""
-        return f"sm_{self.capability}"
+        """As NVRTC calls it: sm_80; sm_90a with what that GPU alone has."""
+        return f"sm_{self.capability}" + "a" * (self.capability == HOPPER)
 
     def renderer(self) -> Renderer:
         """CUDA C for this GPU."""

@@ -222,7 +222,8 @@ def matrix_product(unit: MatrixUnit, a: Value, b: Value, c: Value, threads: int)
     if threads % unit.threads:
         raise RuntimeError(f"{unit} is for warps of {unit.threads} threads; a block has {threads}")
     wide = np.float64 if unit.result.is_float else np.int64
-    left, right, before = (_gathered(f, np.broadcast_to(x, (threads, f.registers)).astype(wide), unit)
+    left, right, before = (x.astype(wide) if isinstance(x, np.ndarray) and x.ndim == 3 else
+                           _gathered(f, np.broadcast_to(x, (threads, f.registers)).astype(wide), unit)
                            for f, x in ((unit.a, a), (unit.b, b), (unit.c, c)))
     product = (left @ right + before).astype(unit.result.numpy)
     rows, columns = unit.c.places(unit.threads)
@@ -336,6 +337,25 @@ class SharedItems(Items):
             for offset, lanes, value in self.groups.pop(0):
                 self.store(offset, lanes, value)
 
+    def tiles(self, unit: MatrixUnit, number: int, offset: Value) -> Value:
+        """The first or second source of a unit that reads it here from `offset` on, for each group of its
+        threads: (groups, m, k) or (groups, k, n). Raises RuntimeError where these disagree about the place."""
+        assert unit.in_shared is not None
+        begins = np.broadcast_to(offset, (self.threads, 1)).reshape(-1, unit.threads)
+        if np.any(begins != begins[:, :1]):
+            raise RuntimeError(f"the threads of {unit} read tiles from different places")
+        side, along = np.meshgrid(np.arange((unit.m, unit.n)[number]), np.arange(unit.k), indexing="ij")
+        row, item = (side, along) if unit.in_shared[number] else (along, side)
+        rows, width = len(np.unique(row)), unit.row_items // 8
+        access = item % unit.row_items // width ^ row % 8
+        place = (item // unit.row_items * rows + row) * unit.row_items + access * width + item % width
+        where = begins[:, :1, None] + place
+        writer = self.writer[where]
+        self.refuse(where[(writer != NOBODY) & (writer != EVERYBODY)], "read", "written")
+        self.reader[where] = EVERYBODY
+        found = self.items[where]
+        return found.swapaxes(1, 2) if number else found
+
     def who(self, where: Value) -> Value:
         """The thread of each access: everybody where all do the same."""
         if where.ndim < 2:
@@ -405,7 +425,7 @@ class PythonDevice(CompiledDevice):
 
 
 MODELS: dict[str, Callable[[], Renderer]] = {
-    "CUDA": cuda_renderer, "AMD": hip_renderer, "GFX1100": functools.partial(hip_renderer, "gfx1100"),
+    "CUDA": cuda_renderer, "HOPPER": functools.partial(cuda_renderer, 90, 227 << 10, 132), "AMD": hip_renderer, "GFX1100": functools.partial(hip_renderer, "gfx1100"),
     "METAL": metal_renderer}
 """What PYTHON:NAME has blocks, matrix units and copies of."""
 

@@ -7,15 +7,21 @@ part of k into shared memory, in the order in which memory is contiguous, and th
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
+from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.choose_sides import SideChooser
+from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matrix_product
 from tinygrad.codegen.opt.opts import MMA, Local, Pad
 from tinygrad.codegen.ranges import range_named
 from tinygrad.graph.ops import Family, Ops, RangeKind
+from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv, prod
+from tinygrad.renderer.launch import ACCESS_BYTES
 from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
 
 MOST_WASTE = 1.5
@@ -42,6 +48,9 @@ TILES = (
     BlockTile(32, 32, 1, 1), BlockTile(16, 32, 1, 1), BlockTile(16, 16, 1, 1), BlockTile(8, 8, 1, 1),
 )
 """The largest first: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
+SHARED_TILES = (BlockTile(128, 256, 2, 1), BlockTile(128, 128, 2, 1), BlockTile(64, 256, 1, 1),
+                BlockTile(64, 128, 1, 1), BlockTile(64, 64, 1, 1))
+"""Of warp groups, whose units read shared memory."""
 MOST_ACCUMULATORS = 128
 """Of 255 registers of a thread."""
 LIGHT_WORK, HEAVY_WORK = 1, 16
@@ -59,7 +68,9 @@ class UnitChooser(SideChooser):
         assert contraction is not None
         if self.reduces_else() or not are_of_every_store(self.nest, contraction.left | contraction.right):
             return False
-        found = self.product()
+        if self.from_shared_memory():
+            return True
+        found = self.product([u for u in self.machine.matrix_units if not u.in_shared])
         if found is None:
             return False
         unit, product = found
@@ -71,11 +82,12 @@ class UnitChooser(SideChooser):
 
     # --- which unit, along which ranges ---------------------------------------------------------------------
 
-    def product(self) -> tuple[MatrixUnit, MatrixProduct] | None:
-        """The first unit that can do the contraction, whose sides are one range each from then on."""
+    def product(self, units: Sequence[MatrixUnit]) -> tuple[MatrixUnit, MatrixProduct] | None:
+        """The first of these units that can do the contraction, whose sides are one range each from then
+        on."""
         contraction = contraction_of(self.reduce)
         assert contraction is not None
-        for unit in self.machine.matrix_units:
+        for unit in units:
             sides = [self.plain(s) for s in (contraction.left, contraction.right)]
             summed = self.plain(self.reduce.closed_ranges)
             if not all(sides) or not summed or (unit.rounds_to_tf32 and not ALLOW_TF32):
@@ -131,7 +143,7 @@ class UnitChooser(SideChooser):
 
     def split(self, unit: MatrixUnit, product: MatrixProduct, tile: BlockTile) -> None:
         """The Opts: tiles of blocks, shared memory, tiles of warps."""
-        steps = STEPS if product.k.extent > unit.k else 1
+        steps = STEPS if product.k.extent > unit.k and not unit.in_shared else 1
         k = product.k
         if k.extent % (unit.k * steps):
             k, = self.new_ranges(Pad(k.arg[0], unit.k * steps))
@@ -143,12 +155,65 @@ class UnitChooser(SideChooser):
         threads = tile.warps_m * tile.warps_n * unit.threads
         rows = unit.a.registers // 2 * steps  # of k, that one lane reads below each other
         for side in (m, n):
-            self.share(unit.source, side, k_name, threads, rows)
+            if unit.in_shared:
+                self.share_rows(unit, side, k_name, threads, unit.in_shared[side == n])
+            else:
+                self.share(unit.source, side, k_name, threads, rows)
         tiles = (tile.m // (tile.warps_m * unit.m), tile.n // (tile.warps_n * unit.n), steps)
         number = UNITS.index(unit)
         for r in self.new_ranges(MMA(m, n, k_name, number, *tiles)):
             if r.arg[1] is RangeKind.LOOP:
                 self.take(Local(r.arg[0], r.extent))
+
+
+    # --- units that read shared memory themselves -------------------------------------------------------------
+
+    def from_shared_memory(self) -> bool:
+        """Take the Opts for a unit that reads shared memory itself, if there is one that can do the contraction
+        and both operands can be copied there as they lie in memory, 16 bytes at a time."""
+        trial = copy(self)
+        trial.opts = list(self.opts)
+        families = [u for u in self.machine.matrix_units if u.in_shared == (True, True)]
+        found = trial.product(families)
+        if found is None:
+            return False
+        family, product = found
+        lie = tuple(trial.lies_along_k(value, side, product.k, family.row_items)
+                    for value, side in ((product.a, product.m), (product.b, product.n)))
+        units = {u.n: u for u in self.machine.matrix_units if u.in_shared == lie and u.source is family.source}
+        tiles = [t for t in SHARED_TILES if t.n in units and trial.fits(units[t.n], t)
+                 and t.m <= product.m.extent and t.n <= product.n.extent]
+        if product.k.extent < family.k or not tiles:
+            return False
+        outputs = prod(r.extent for s in trial.nest.src[:1] for r in s.closed_ranges)
+        others = outputs // (product.m.extent * product.n.extent)
+        tile = max(tiles, key=lambda t: (min(_blocks(product, t) * others, self.machine.tiled_blocks), t.m * t.n))
+        self.note(f"{tile.m}x{tile.n} of a block on {units[tile.n]}", blocks=_blocks(product, tile) * others,
+                  enough=self.machine.tiled_blocks)
+        trial.split(units[tile.n], product, tile)
+        self.nest, self.opts, self.reduce = trial.nest, trial.opts, trial.reduce
+        return True
+
+    def lies_along_k(self, operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:
+        """Whether what an operand is loaded from lies in rows along k (else along its own side); None where it
+        lies along neither, or where whole accesses do not divide its rows."""
+        loads = [n for n in operand.toposort() if n.op is Ops.LOAD]
+        for r in (k, side):
+            steps = [steps_of(load.src[0].src[1])[0] for load in loads]
+            if any(own.get(r) == 1 for own in steps):
+                width = ACCESS_BYTES // loads[0].dtype.itemsize
+                whole = all(step % width == 0 for own in steps for other, step in own.items() if other is not r)
+                return r is k if whole and (r is k or r.extent >= items) else None
+        return None
+
+    def share_rows(self, unit: MatrixUnit, side: int, k: int, threads: int, along_k: bool) -> None:
+        """An operand in shared memory, in the rows that a unit reads there."""
+        for operand in operands(self.nest):
+            named = {r.arg[0]: r for r in operand.ranges}
+            if side in named and k in named:
+                over = (named[side], named[k]) if along_k else (named[k], named[side])
+                self.stage(operand, over, threads, unit.row_items // 8, 1, 0, unit.row_items)
+                return
 
 
 def _blocks(product: MatrixProduct, tile: BlockTile) -> int:

@@ -150,15 +150,25 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
     product = _only_product(nest, unit, m, n, k)
     reduce = product.reduce
     identity = fresh_identity(nest)
-    sides = [axis_of(r, size, count, bits, is_contiguous(values, r), identity + 2 * i, r.arg[1])
+    sides = [axis_of(r, size, count, bits, not unit.in_shared and is_contiguous(values, r), identity + 2 * i,
+                     r.arg[1])
              for i, (r, size, count, bits, values) in enumerate((
-                 (m, unit.m, tiles[0], unit.a.rows, [product.a]),
-                 (n, unit.n, tiles[1], unit.b.columns, [product.b]),
-                 (k, unit.k, tiles[2], unit.a.columns, [product.a, product.b])))]
+                 (m, unit.m, tiles[0], unit.c.rows if unit.in_shared else unit.a.rows, [product.a]),
+                 (n, unit.n, tiles[1], unit.c.columns if unit.in_shared else unit.b.columns, [product.b]),
+                 (k, unit.k, tiles[2], unit.depth_bits, [product.a, product.b])))]
     rows, columns, depth = sides
     lane = UOp.range(unit.threads, identity + 6, RangeKind.LOCAL) if unit.threads > 1 else ZERO
     of_a, of_b, of_c = (UOp.range(f.registers, identity + 7 + i, RangeKind.FRAGMENT)
                         for i, f in enumerate((unit.a, unit.b, unit.c)))
+
+    def in_shared(value: UOp, side: UnitAxis, size: int, r: UOp) -> UOp:
+        """Where the tile of an operand begins in shared memory."""
+        if value.op is not Ops.LOAD or value.src[0].src[0].op is not Ops.STAGE:
+            raise ValueError(f"{unit} reads shared memory, where its operands are not")
+        if not (side.is_whole() and depth.is_whole()) or tiles[2] > 1:
+            raise ValueError(f"tiles of {unit} do not divide what is in shared memory")
+        count: UOp = side.outer * tiles[0 if r is m else 1] + side.tile
+        return value.src[0].substitute({r: count * size, k: depth.outer * unit.k})
 
     def numbers(axis: UnitAxis, element: UOp) -> dict[str, UOp]:
         return {"l": lane, "r": element, "t": axis.tile}
@@ -173,9 +183,10 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
             value = zero_unless(along < depth.extent, value)
         return as_tf32(value) if unit.rounds_to_tf32 else value
 
-    added = UOp.new(Ops.MMA, unit.result, (operand(product.a, unit.a, of_a, rows, m, True),
-                                           operand(product.b, unit.b, of_b, columns, n, False),
-                                           lane, of_c, of_a, of_b), unit)
+    src = (in_shared(product.a, rows, unit.m, m), in_shared(product.b, columns, unit.n, n), lane, of_c) \
+        if unit.in_shared else (operand(product.a, unit.a, of_a, rows, m, True),
+                                operand(product.b, unit.b, of_b, columns, n, False), lane, of_c, of_a, of_b)
+    added = UOp.new(Ops.MMA, unit.result, src, unit)
     others = [r for r in reduce.closed_ranges if r is not k]
     total = added.reduce_ranges(Ops.ADD, *others, *depth.loops)
     element = of_c

@@ -330,10 +330,11 @@ class Stage(Opt):
     width: int = 1
     rows: int = 1
     shift: int = 0
+    atom: int = 0
 
     def apply(self, nest: UOp) -> UOp:
         readers = readers_of(nest, self.value, [range_named(nest, r) for r in self.over])
-        tile = SharedTile(self.threads, self.width, self.rows, self.shift) if self.threads else None
+        tile = SharedTile(self.threads, self.width, self.rows, self.shift, self.atom) if self.threads else None
         return staged(nest, readers, tile)
 
 

@@ -50,6 +50,10 @@ def readers_of(nest: UOp, number: int, over: Sequence[UOp]) -> list[ReadAlong]:
     return [(value, (loop,)) for value, loop in rows[number - len(own)].readers]
 
 
+ATOM_ROWS = 8
+"""Rows among which accesses change places, and accesses of a row."""
+
+
 @dataclass(frozen=True)
 class SharedTile:
     """How threads fill a tile in shared memory, and how it lies there.
@@ -65,6 +69,9 @@ class SharedTile:
     """items that a thread loads at once"""
     rows: int = 1
     shift: int = 0
+    atom: int = 0
+    """items of a row as a matrix unit reads it from shared memory (`matrix_units.SWIZZLED_ROW`); tiles that are
+    wider lie beside each other, one after another"""
 
     def swizzled(self, counters: Sequence[UOp], extents: Sequence[int], back: bool = False) -> UOp:
         """Where the last counter's item is in its row; `back`, which item is there."""
@@ -74,10 +81,35 @@ class SharedTile:
         swizzle = counters[-2] // self.rows * (self.shift % extents[-1])
         return (last + swizzle * (extents[-1] - 1 if back else 1)) % extents[-1]
 
+    def places(self, counters: Sequence[UOp], extents: Sequence[int], back: bool = False
+               ) -> tuple[list[UOp], list[int]]:
+        """The counters of an item as it lies in memory, and how far each goes; `back`, from these the item's
+        own counters."""
+        if not self.atom:
+            return [*counters[:-1], self.swizzled(counters, extents, back)], list(extents)
+        extent, length = extents
+        sizes = [length // self.atom, extent, self.atom]
+        if back:
+            column, row, item = counters
+            return [row, column * self.atom + self.xored(item, row)], sizes
+        row, last = counters
+        return [last // self.atom, row, self.xored(last % self.atom, row)], sizes
+
+    def xored(self, item: UOp, row: UOp) -> UOp:
+        """An item of a row, the number of its access XORed with that of the row: the same way there and
+        back."""
+        number = item // self.width
+        bits = [(number // 2**i + row // 2**i) % 2 * 2**i for i in range(ATOM_ROWS.bit_length() - 1)]
+        access: UOp = sum(bits[1:], bits[0])
+        return access * self.width + item % self.width
+
     def check(self, extents: Sequence[int]) -> None:
         """Raises ValueError for a tile that cannot be filled or swizzled so."""
         if extents[-1] % self.width:
             raise ValueError(f"rows of {extents[-1]} items are no multiple of {self.width}")
+        if self.atom and (len(extents) != 2 or extents[1] % self.atom or extents[0] % ATOM_ROWS
+                          or self.atom != ATOM_ROWS * self.width):
+            raise ValueError(f"a tile of {extents} items is not made of rows of {self.atom}, by eights")
         if self.shift and (len(extents) < 2 or self.shift % self.width):
             raise ValueError("rows are swizzled by whole accesses, where there are several")
 
@@ -101,9 +133,11 @@ def staged(nest: UOp, readers: Sequence[ReadAlong], tile: SharedTile | None = No
 def _place(loops: Sequence[UOp], tile: SharedTile | None) -> UOp:
     """The place of an item in memory: rows in the order of the loops."""
     extents = [r.extent for r in loops]
-    last = loops[-1] if tile is None else tile.swizzled(loops, extents)
+    counters = list(loops)
+    if tile is not None:
+        counters, extents = tile.places(loops, extents)
     place = UOp.const(0, dtypes.index)
-    for counter, extent in zip((*loops[:-1], last), extents, strict=True):
+    for counter, extent in zip(counters, extents, strict=True):
         place = place * extent + counter
     return place
 
@@ -132,10 +166,10 @@ def _filled_by_block(nest: UOp, value: UOp, over: Sequence[UOp], tile: SharedTil
     item = (fill * tile.threads + thread) * tile.width + lane
     counters: list[UOp] = []
     stride = 1
-    for extent in reversed(extents):
+    for extent in reversed(tile.places(over, extents)[1]):
         counters.insert(0, item // stride % extent)
         stride *= extent
-    counters[-1] = tile.swizzled(counters, extents, back=True)
+    counters, _ = tile.places(counters, extents, back=True)
     filled = value.substitute(dict(zip(over, counters, strict=True)))
     if rounds * tile.threads * tile.width > total:
         filled = mask_loads_along(filled, item < total)
