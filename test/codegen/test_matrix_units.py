@@ -38,6 +38,8 @@ from tinygrad.runtime.llvm import optimised_module
 from tinygrad.runtime.python import PythonProgram
 
 Array = np.ndarray[Any, Any]
+OF_REGISTERS = [unit for unit in UNITS if not unit.in_shared]
+"""Others have test_units_in_shared_memory.py."""
 TILED = LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2, l2_bytes=2 << 20, matrix_units=AMX))
 """A server core with AMX."""
 needs_tiles = pytest.mark.skipif(not set(AMX) <= set(host_units()),
@@ -77,7 +79,7 @@ def run_in_python(ast: UOp, plan: Plan, buffers: list[Array]) -> list[UOp]:
 # --- layouts ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=str)
+@pytest.mark.parametrize("unit", OF_REGISTERS, ids=str)
 def test_the_lanes_hold_every_element_of_each_tile(unit: MatrixUnit) -> None:
     sides = ((unit.a, unit.m, unit.k), (unit.b, unit.k, unit.n), (unit.c, unit.m, unit.n))
     for fragment, rows, columns in sides:
@@ -96,7 +98,7 @@ def test_a_result_is_held_once(unit: MatrixUnit) -> None:
 
 
 @pytest.mark.parametrize("m,k,n,tiles", [(64, 64, 64, (2, 2, 2)), (33, 37, 50, (1, 2, 1))])
-@pytest.mark.parametrize("unit", UNITS, ids=str)
+@pytest.mark.parametrize("unit", OF_REGISTERS, ids=str)
 def test_a_unit_multiplies_tiles_of_any_matrices(unit: MatrixUnit, m: int, k: int, n: int,
                                                  tiles: tuple[int, int, int]) -> None:
     a, b = (whole_numbers(*s, dtype=unit.source.numpy) for s in ((m, k), (k, n)))

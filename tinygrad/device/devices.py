@@ -118,7 +118,8 @@ class _Devices:
         "CPU": "tinygrad.runtime.cpu",
         "CPU:C": "tinygrad.runtime.cpu_c",
         "PYTHON": "tinygrad.runtime.python",
-        **dict.fromkeys((f"PYTHON:{kind}" for kind in ("BLOCKS", "CUDA", "HOPPER", "AMD", "GFX1100", "METAL")),
+        **dict.fromkeys((f"PYTHON:{kind}"
+                         for kind in ("BLOCKS", "CUDA", "HOPPER", "AMD", "GFX1100", "METAL")),
                         "tinygrad.runtime.python"),
         "CL": "tinygrad.runtime.opencl",
         "CL:IMAGES": "tinygrad.runtime.qcom",

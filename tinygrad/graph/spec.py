@@ -401,11 +401,12 @@ def _scatter(node: UOp) -> bool:
 
 
 def _nest_mma(node: UOp) -> bool:
-    """The elements of both source tiles, or where a unit finds these in shared memory; and the ranges over those
-    of the three tiles that a lane holds."""
+    """The elements of both source tiles, or where a unit finds these in shared memory; and the ranges over
+    those of the three tiles that a lane holds."""
     ranges = node.src[2:]
     if node.arg.in_shared:
-        return _ops(node.src[:2], Ops.INDEX) and [r.arg[1] for r in ranges] == [RangeKind.LOCAL, RangeKind.FRAGMENT]
+        kinds = [r.arg[1] for r in ranges]
+        return _ops(node.src[:2], Ops.INDEX) and kinds == [RangeKind.LOCAL, RangeKind.FRAGMENT]
     kinds = [r.arg[1] for r in ranges if r.op is Ops.RANGE]
     lanes = [RangeKind.LOCAL] if node.arg.threads > 1 else []
     fragments = kinds == [*lanes, *[RangeKind.FRAGMENT] * 3]
@@ -413,7 +414,7 @@ def _nest_mma(node: UOp) -> bool:
 
 
 def _mma(node: UOp) -> bool:
-    """What a lane holds of the three tiles; of two of them where they begin, if a unit reads shared memory."""
+    """What a lane holds of the three tiles; where the sources begin, if a unit reads shared memory."""
     unit = node.arg
     if unit.in_shared:
         lane = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", unit.threads))
@@ -573,8 +574,8 @@ PROGRAM = Grammar("program", (
     _CALLED,
     *_VECTORS,
     Production("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
-    Production("MMA(vector | INDEX, vector | INDEX, vector, SPECIAL | CONST)", "arg: the MatrixUnit; a @ b + c",
-               _mma),
+    Production("MMA(vector | INDEX, vector | INDEX, vector, SPECIAL | CONST)",
+               "arg: the MatrixUnit; a @ b + c", _mma),
     Production("EXCHANGE(value)", "arg: the distance of the lanes, a power of two",
          lambda n: _exchange(n) and _scalar(n)),
     Production("BARRIER", "", lambda n: True),

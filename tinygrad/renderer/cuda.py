@@ -106,8 +106,8 @@ static __device__ __forceinline__ {held[2].removesuffix(' c')} {unit.name}({", "
 
 
 def _wgmma(unit: MatrixUnit) -> str:
-    """`wgmma.mma_async` as a function that returns when its products are there: four instructions along rows of
-    128 bytes, or along 64 of these below each other."""
+    """`wgmma.mma_async` as a function that returns when its products are there: four instructions along rows
+    of 128 bytes, or along 64 of these below each other."""
     assert unit.in_shared is not None
     word, count = unit.name.split("_")[2], unit.c.registers
     accumulators = ", ".join(f"%{i}" for i in range(count))
@@ -116,8 +116,9 @@ def _wgmma(unit: MatrixUnit) -> str:
         "wgmma.mma_async.sync.aligned.m{unit.m}n{unit.n}k16.f32.{word}.{word} "
         "{{{accumulators}}}, %{count + i}, %{count + 4 + i}, added, 1, 1, {across};\\n\"""" for i in range(4))
     outputs = ", ".join(f'"+f"(c.lane[{i}])' for i in range(count))
-    inputs = ", ".join(f'"l"({name} + {i * (32 if along_k else 16 * SWIZZLED_ROW) // 16})'
-                       for name, along_k in zip(("rows", "columns"), unit.in_shared, strict=True) for i in range(4))
+    steps = [2 if along_k else SWIZZLED_ROW for along_k in unit.in_shared]  # of 16 items along k, in 16 bytes
+    inputs = ", ".join(f'"l"({name} + {i * step})'
+                       for name, step in zip(("rows", "columns"), steps, strict=True) for i in range(4))
     source, sums = SCALARS[unit.source], f"lanes<float, {count}>"
     return f"""#ifndef EMULATOR
 static __device__ __forceinline__ {sums} {unit.name}(const {source} *a, const {source} *b, {sums} c) {{
@@ -139,8 +140,8 @@ static __device__ __forceinline__ unsigned long long swizzled_rows(const void *t
 }}
 #endif
 """.strip()
-"""Where a tile for `wgmma` is, as it takes it: rows of 128 bytes, swizzled, by eights below each other; columns
-of 64 rows beside each other."""
+"""Where a tile for `wgmma` is, as it takes it: rows of 128 bytes, swizzled, by eights below each other; after
+64 rows the next column of such."""
 
 CUDA = Dialect(
     name="CUDA C",
@@ -201,6 +202,8 @@ HIP = replace(
 
 HOPPER = 90
 """The GPUs with `wgmma`."""
+HOPPER_SHARED_BYTES = 227 << 10
+"""What a block of these may have of shared memory."""
 HOPPER_CUDA = replace(
     CUDA, header=f"{CUDA.header}\n\n{SWIZZLED_ROWS}",
     matrix_units={**CUDA.matrix_units, **{unit.name: _wgmma(unit) for unit in WGMMA}},

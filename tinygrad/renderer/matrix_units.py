@@ -68,8 +68,8 @@ class MatrixUnit:
     by_rows: bool = False
     """whether its tiles have registers of their own, filled from memory and stored there by rows"""
     in_shared: tuple[bool, bool] | None = None
-    """of a unit that reads `a` and `b` from shared memory itself: whether each lies there in rows along k (else
-    along its own side), of `SWIZZLED_ROW` bytes that are swizzled"""
+    """of a unit that reads `a` and `b` from shared memory itself: whether each lies there in rows along k
+    (else along its own side), of `SWIZZLED_ROW` bytes that are swizzled"""
 
     @property
     def depth_bits(self) -> tuple[Bit, ...]:
@@ -87,9 +87,9 @@ class MatrixUnit:
 
 
 SWIZZLED_ROW = 128
-"""Bytes of a row that a unit reads from shared memory. Of eight such rows one below the other, number i has its
-accesses of 16 bytes in another order, their numbers XORed with i: whoever reads or writes some side by side,
-along a row or across rows, finds them in different banks."""
+"""Bytes of a row that a unit reads from shared memory. Of eight such rows one below the other, number i has
+its accesses of 16 bytes in another order, their numbers XORed with i: whoever reads or writes some side by
+side, along a row or across rows, finds them in different banks."""
 
 
 def _bits(text: str) -> tuple[Bit, ...]:

@@ -26,7 +26,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.helpers import prod
 from tinygrad.renderer import Renderer
-from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
+from tinygrad.renderer.cuda import HOPPER, HOPPER_SHARED_BYTES, cuda_renderer, hip_renderer
 from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.machine import NARROW_FLOATS
 from tinygrad.renderer.matrix_units import UNITS, Fragment, MatrixUnit
@@ -339,7 +339,7 @@ class SharedItems(Items):
 
     def tiles(self, unit: MatrixUnit, number: int, offset: Value) -> Value:
         """The first or second source of a unit that reads it here from `offset` on, for each group of its
-        threads: (groups, m, k) or (groups, k, n). Raises RuntimeError where these disagree about the place."""
+        threads: (groups, m, k) or (groups, k, n). Raises RuntimeError where threads disagree about that."""
         assert unit.in_shared is not None
         begins = np.broadcast_to(offset, (self.threads, 1)).reshape(-1, unit.threads)
         if np.any(begins != begins[:, :1]):
@@ -425,7 +425,8 @@ class PythonDevice(CompiledDevice):
 
 
 MODELS: dict[str, Callable[[], Renderer]] = {
-    "CUDA": cuda_renderer, "HOPPER": functools.partial(cuda_renderer, 90, 227 << 10, 132), "AMD": hip_renderer, "GFX1100": functools.partial(hip_renderer, "gfx1100"),
+    "CUDA": cuda_renderer, "HOPPER": functools.partial(cuda_renderer, HOPPER, HOPPER_SHARED_BYTES),
+    "AMD": hip_renderer, "GFX1100": functools.partial(hip_renderer, "gfx1100"),
     "METAL": metal_renderer}
 """What PYTHON:NAME has blocks, matrix units and copies of."""
 

@@ -104,6 +104,11 @@ class FusionGroup:
         """True if loops around `access` read the same items."""
         return self.loop_level(access.ranges) != access.ranges
 
+    def ends_with(self, ranges: frozenset[UOp]) -> bool:
+        """True if these are the innermost loops over the root's items: those of rows in memory."""
+        loops = [r for r in self.index if r.op is Ops.RANGE]
+        return frozenset(loops[len(loops) - len(ranges):]) == ranges
+
     def nests(self, ranges: frozenset[UOp]) -> bool:
         """True if the root loops can be ordered so that those in `ranges` enclose the others."""
         return ranges == self.root_ranges or all(ranges <= s or s <= ranges for s in self.outer_sets)
@@ -277,6 +282,8 @@ class FusionLegality:
         work = prod(summary.source_shape)
         if not group.runs_as_blocks:
             return bool(outer >= MIN_PARALLEL or work <= SERIAL_WORK)
+        if is_row and not group.ends_with(group.root_ranges - loop_level):
+            return False  # the threads of a block would jump along the row
         if outer >= machine_of(group.device).busy_blocks:
             return True
         if not is_row:

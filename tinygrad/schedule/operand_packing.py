@@ -28,6 +28,9 @@ EDGE_READS = 12
 """Times that an item is read, from which on it is worth storing beside zeros: without the copy the transpose
 of a depthwise convolution of 3 x 3 takes 0.7 instead of 0.9 ms (8 x 64 x 56 x 56), of 7 x 7 1.5 instead of
 1.2 (8 x 96 x 28 x 28), of 3 x 3 with stride 2, whose zeros are in between too, 11 instead of 2.4."""
+ROW_BYTES, MANY_READS = 16, 256
+"""Of blocks of threads: what is worth loading at once; how often an item is multiplied at least where a copy
+of it is worth its time."""
 WORTHWHILE_READS = 4
 """Tiles of columns that read the operand, from which on the copy is worth its time."""
 
@@ -36,7 +39,7 @@ def with_packed_operands(root: UOp) -> UOp:
     """The graph of `root` with such copies."""
     order = root.toposort()
     singles = {node: single for node in order if (single := _operand_to_pack(node)) is not None}
-    kept = {single.base for single in singles.values()}
+    kept = {_before_cast(single).base for single in singles.values()}
     kept.update(padded for node in order for padded in _padded_windows(node))
     done: dict[UOp, UOp] = {}
 
@@ -44,7 +47,8 @@ def with_packed_operands(root: UOp) -> UOp:
         new = node.with_sources(src)
         if node in singles:
             operand = done[singles[node]]
-            new = _with_operand(new, operand, _packed(operand, node.arg[1]))
+            packed = _packed(_before_cast(operand), node.arg[1])
+            new = _with_operand(new, operand, packed.cast(operand.dtype))
         return new.contiguous() if node in kept and node.op is not Ops.BUFFER else new
 
     return root.rebuild(change, done=done) if kept else root
@@ -75,7 +79,9 @@ def _operand_to_pack(node: UOp) -> UOp | None:
         return None
     machine = core_machine(node.device)
     operands = [uncast(s) for s in product.src]
-    if machine is None or not all(_jumps(o, node.arg[1]) for o in operands):
+    if machine is None:
+        return next((o for o in operands if _has_no_rows(o, product)), None)
+    if not all(_jumps(o, node.arg[1]) for o in operands):
         return None
     axes = [_own_axes(o) for o in operands]
     batch = axes[0] & axes[1] - set(node.arg[1])
@@ -86,6 +92,32 @@ def _operand_to_pack(node: UOp) -> UOp | None:
     if readers < WORTHWHILE_READS * TILE or 2 * sizes[smaller] * single.dtype.itemsize <= machine.l2_bytes:
         return None
     return single
+
+
+def _has_no_rows(operand: UOp, product: UOp) -> bool:
+    """For blocks of threads, which load tiles by rows: true for a view of memory that lies in runs along no
+    axis (a convolution's weights, 9 items for each channel) of a product with many tiles."""
+    operand = _before_cast(operand)
+    view = operand.st.views[-1]
+    if operand.base.op is not Ops.BUFFER or len(operand.st.views) > 1 or view.mask is not None:
+        return False
+    runs = any(abs(stride) == 1 and view.shape[a] >= ROW_BYTES // operand.dtype.itemsize
+               for a, stride in enumerate(view.strides))
+    items = prod(view.shape[a] for a in _own_axes(operand))
+    return not runs and items == operand.base.numel and prod(product.shape) >= MANY_READS * items
+
+
+def _before_cast(operand: UOp) -> UOp:
+    """A view of halves that are cast, for blocks of threads, as a view of these; any other as it is."""
+    chain = [operand]
+    while chain[-1].op in Family.MOVEMENT:
+        chain.append(chain[-1].src[0])
+    if chain[-1].op is not Ops.CAST or core_machine(operand.device) is not None:
+        return operand
+    value = chain.pop().src[0]
+    for node in reversed(chain):
+        value = node.replace(dtype=value.dtype, src=(value, *node.src[1:]))
+    return value
 
 
 def _own_axes(operand: UOp) -> set[int]:
@@ -119,7 +151,8 @@ def _packed(operand: UOp, reduced: tuple[int, ...]) -> UOp:
     """`operand` with memory of its own, in which the axes of the sum lie innermost."""
     axes, own = range(len(operand.shape)), _own_axes(operand)
     once = operand.shrink([(0, n if a in own else 1) for a, n in enumerate(operand.shape)])
-    order = [*(a for a in axes if a not in reduced), *reduced]
+    inner = reduced if core_machine(operand.device) else sorted(reduced, key=operand.shape.__getitem__)
+    order = [*(a for a in axes if a not in reduced), *inner]
     back = [order.index(a) for a in axes]
     moved = once.permute(order)
     rows = prod(moved.shape[:len(axes) - len(reduced)])

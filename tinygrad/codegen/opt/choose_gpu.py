@@ -62,9 +62,6 @@ LEAST_THREADS = 1 << 14
 """Threads that have tiles of outputs: 64 blocks of 256."""
 ROW_ROUNDS = 4
 """Accesses of a thread along a row, all on their way at once."""
-RECOMPUTED = 16
-"""How much longer a sum of every item is than statistics (the mean from a few splits, say) that each has done
-anew: else a block has all items that need the same ones."""
 
 
 def runs_as_fused_attention(nest: UOp, machine: Machine) -> bool:
@@ -80,8 +77,6 @@ class BlockChooser(Chooser):
 
     def __init__(self, nest: UOp, machine: Machine, rank: int = 0) -> None:
         super().__init__(nest, machine, rank)
-        self.done_anew = False
-        """whether statistics that several items of an output use are reduced for each of them"""
         self.wide: dict[int, int] = {}
         """loops over the items of one load, of the rows of sums, and how many these are"""
 
@@ -89,7 +84,6 @@ class BlockChooser(Chooser):
         if needs_order(self.nest):
             return Plan()
         self.merge_contiguous()
-        self.done_anew = self.are_short(self.statistics())
         if self.scatter_in_threads():
             self.distribute()
             return Plan(tuple(self.opts))
@@ -127,21 +121,9 @@ class BlockChooser(Chooser):
                 if n.op is Ops.REDUCE and n.closed_ranges and n.ranges <= outputs]
 
     def statistics(self) -> list[UOp]:
-        """The REDUCEs whose results several items of an output use, if these do not have them done anew."""
+        """The REDUCEs whose results several items of an output use."""
         outputs = self.output_ranges()
-        return [] if self.done_anew else [n for n in self.outer_reduces() if n.ranges < outputs]
-
-    def are_short(self, statistics: list[UOp]) -> bool:
-        """Whether these are short beside the longest sum of every item; or as short as a few splits, and of
-        so few rows that blocks for each would leave the device idle."""
-        outputs = self.output_ranges()
-        inside = {n for node in statistics for n in node.toposort() if n.op is Ops.REDUCE}
-        length = sum(_length(n) * int(prod(r.extent for r in n.ranges - outputs)) for n in inside)
-        others = [_length(n) for n in self.outer_reduces() if n not in statistics]
-        rows = frozenset[UOp]().union(*(n.ranges for n in statistics))
-        few = prod(r.extent for r in rows) < self.machine.blocks_at_once
-        return bool(statistics) and (RECOMPUTED * length <= max(others, default=0)
-                                     or (few and length <= self.machine.warp_threads))
+        return [n for n in self.outer_reduces() if n.ranges < outputs]
 
     def main_contraction(self) -> Contraction | None:
         """The contraction with the most work."""

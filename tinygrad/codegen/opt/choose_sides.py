@@ -22,6 +22,8 @@ from tinygrad.graph.uop import UOp
 from tinygrad.renderer.launch import ACCESS_BYTES
 
 _Choice = TypeVar("_Choice")
+LEAST_RUN = 8
+"""Items that lie side by side, from which on rows of a tile go along them: an access of halves."""
 ACCUMULATORS = 8
 """Blocks along m that run beside each other, so that what they read of both operands stays in the cache."""
 
@@ -58,9 +60,17 @@ class SideChooser(Chooser):
         rows, columns = contraction.left, contraction.right
         if left_is_fast and not right_is_fast:
             rows, columns = columns, rows
-        names = [self.one_range([r.arg[0] for r in self.plain(side)]) for side in (rows, columns)]
+        names = [self.one_range([r.arg[0] for r in self.in_order_of_memory(side)])
+                 for side in (rows, columns)]
         self.reduce = self.reduce_over(self.plain(self.reduce.closed_ranges)[0])
         return names[0], names[1]
+
+    def in_order_of_memory(self, side: Iterable[UOp]) -> list[UOp]:
+        """The loops of a side, the one along which an operand lies in runs last: tiles are loaded by rows."""
+        loops = self.plain(side)
+        offsets = [n.src[0].src[1] for n in self.reduce.toposort() if n.op is Ops.LOAD]
+        runs = [r for r in loops if r.extent >= LEAST_RUN and any(steps_by_one(at, r) for at in offsets)]
+        return sorted(loops, key=lambda r: r in runs[-1:])
 
     def reduce_over(self, r: UOp) -> UOp:
         """The contraction, as it is now."""

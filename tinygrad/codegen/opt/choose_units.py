@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from tinygrad.codegen.contraction import Contraction, contraction_of
+from tinygrad.codegen.contraction import Contraction, contraction_of, mask_of
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.choose_sides import SideChooser
 from tinygrad.codegen.opt.loops import operands
@@ -132,7 +132,7 @@ class UnitChooser(SideChooser):
         held = tile.m * tile.n // (tile.warps_m * tile.warps_n * unit.threads)
         threads = tile.warps_m * tile.warps_n * unit.threads
         work = self.epilogue_work()
-        most = MOST_ACCUMULATORS >> (work > LIGHT_WORK) >> (work > HEAVY_WORK)
+        most = MOST_ACCUMULATORS >> (work > LIGHT_WORK and not unit.in_shared) >> (work > HEAVY_WORK)
         return held <= most and threads <= self.machine.block_threads
 
     def epilogue_work(self) -> int:
@@ -166,11 +166,14 @@ class UnitChooser(SideChooser):
                 self.take(Local(r.arg[0], r.extent))
 
 
-    # --- units that read shared memory themselves -------------------------------------------------------------
+    # --- units that read shared memory themselves -----------------------------------------------------------
 
     def from_shared_memory(self) -> bool:
-        """Take the Opts for a unit that reads shared memory itself, if there is one that can do the contraction
-        and both operands can be copied there as they lie in memory, 16 bytes at a time."""
+        """Take the Opts for a unit that reads shared memory itself, if one can do the contraction and both
+        operands can be copied there as they lie in memory, 16 bytes at a time."""
+        zero = UOp.const(self.reduce.dtype.scalar.as_const(0), self.reduce.dtype)
+        if mask_of(self.reduce.src[0], zero) is not None:
+            return False  # zeros would have to be written over what was copied
         trial = copy(self)
         trial.opts = list(self.opts)
         families = [u for u in self.machine.matrix_units if u.in_shared == (True, True)]
@@ -180,29 +183,32 @@ class UnitChooser(SideChooser):
         family, product = found
         lie = tuple(trial.lies_along_k(value, side, product.k, family.row_items)
                     for value, side in ((product.a, product.m), (product.b, product.n)))
-        units = {u.n: u for u in self.machine.matrix_units if u.in_shared == lie and u.source is family.source}
+        units = {u.n: u for u in self.machine.matrix_units
+                 if u.in_shared == lie and u.source is family.source}
         tiles = [t for t in SHARED_TILES if t.n in units and trial.fits(units[t.n], t)
                  and t.m <= product.m.extent and t.n <= product.n.extent]
         if product.k.extent < family.k or not tiles:
             return False
         outputs = prod(r.extent for s in trial.nest.src[:1] for r in s.closed_ranges)
         others = outputs // (product.m.extent * product.n.extent)
-        tile = max(tiles, key=lambda t: (min(_blocks(product, t) * others, self.machine.tiled_blocks), t.m * t.n))
+        enough = self.machine.tiled_blocks
+        tile = max(tiles, key=lambda t: (min(_blocks(product, t) * others, enough), t.m * t.n))
         self.note(f"{tile.m}x{tile.n} of a block on {units[tile.n]}", blocks=_blocks(product, tile) * others,
-                  enough=self.machine.tiled_blocks)
+                  enough=enough)
         trial.split(units[tile.n], product, tile)
         self.nest, self.opts, self.reduce = trial.nest, trial.opts, trial.reduce
         return True
 
     def lies_along_k(self, operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:
-        """Whether what an operand is loaded from lies in rows along k (else along its own side); None where it
-        lies along neither, or where whole accesses do not divide its rows."""
+        """Whether what an operand is loaded from lies in rows along k (else along its own side); None where
+        it lies along neither, or where whole accesses do not divide its rows."""
         loads = [n for n in operand.toposort() if n.op is Ops.LOAD]
         for r in (k, side):
             steps = [steps_of(load.src[0].src[1])[0] for load in loads]
             if any(own.get(r) == 1 for own in steps):
                 width = ACCESS_BYTES // loads[0].dtype.itemsize
-                whole = all(step % width == 0 for own in steps for other, step in own.items() if other is not r)
+                whole = all(step % width == 0 for own in steps
+                            for other, step in own.items() if other is not r)
                 return r is k if whole and (r is k or r.extent >= items) else None
         return None
 

@@ -334,7 +334,8 @@ class Stage(Opt):
 
     def apply(self, nest: UOp) -> UOp:
         readers = readers_of(nest, self.value, [range_named(nest, r) for r in self.over])
-        tile = SharedTile(self.threads, self.width, self.rows, self.shift, self.atom) if self.threads else None
+        lies = self.threads, self.width, self.rows, self.shift, self.atom
+        tile = SharedTile(*lies) if self.threads else None
         return staged(nest, readers, tile)
 
 

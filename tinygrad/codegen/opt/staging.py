@@ -70,8 +70,8 @@ class SharedTile:
     rows: int = 1
     shift: int = 0
     atom: int = 0
-    """items of a row as a matrix unit reads it from shared memory (`matrix_units.SWIZZLED_ROW`); tiles that are
-    wider lie beside each other, one after another"""
+    """items of a row as a matrix unit reads it here (`matrix_units.SWIZZLED_ROW`); columns of such rows lie
+    one after another"""
 
     def swizzled(self, counters: Sequence[UOp], extents: Sequence[int], back: bool = False) -> UOp:
         """Where the last counter's item is in its row; `back`, which item is there."""
