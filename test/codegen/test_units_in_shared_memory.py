@@ -131,10 +131,11 @@ def test_products_of_any_size(seed: int) -> None:
     np.testing.assert_array_equal(result.numpy(), products(a, b))
 
 
-def test_tiles_of_256_columns_and_what_is_made_of_them() -> None:
+def test_tiles_are_narrower_where_something_is_made_of_them() -> None:
     a, b, bias = whole_numbers(1280, 128), whole_numbers(128, 2560), whole_numbers(2560)
-    result = (operand(a, False).dot(operand(b, False), dtype="float32") + operand(bias, False).float()).relu()
-    assert {(unit.m, unit.n) for unit in units_of(result)} == {(64, 256)}
+    product = operand(a, False).dot(operand(b, False), dtype="float32")
+    assert {(unit.m, unit.n) for unit in units_of(product)} == {(64, 256)}
+    assert {(unit.m, unit.n) for unit in units_of((product + operand(bias, False).float()).relu())} == {(64, 128)}
 
 
 def test_a_batch_of_products() -> None:

@@ -34,14 +34,24 @@ def pipelined(program: list[UOp], machine: Machine) -> list[UOp]:
         return program
     for start, end in _loops(program):
         loop = _tile_loop(program, start, end)
-        tiles = MOST_TILES
-        while loop is not None and tiles > 1:
-            if shared_bytes_of(program) + (tiles - 1) * loop.bytes <= machine.shared_bytes:
-                before = [n for n in program[:start] if n not in loop.memories]
-                return [*before, *_Pipeline(loop, tiles, _is_inside_loop(program, start)).written(),
-                        *program[end + 1:]]
-            tiles //= 2
+        tiles = 0 if loop is None else tiles_of(loop.bytes, shared_bytes_of(program), machine)
+        if loop is not None and tiles > 1:
+            before = [n for n in program[:start] if n not in loop.memories]
+            return [*before, *_Pipeline(loop, tiles, _is_inside_loop(program, start)).written(),
+                    *program[end + 1:]]
     return program
+
+
+def tiles_of(tile_bytes: int, all_bytes: int, machine: Machine) -> int:
+    """How many tiles fit into shared memory, of which a kernel with one has so many bytes: one less than
+    there could be if that leaves room for a second block beside it, which computes while this one stores."""
+    def fits(tiles: int, of_memory: int) -> bool:
+        return all_bytes + (tiles - 1) * tile_bytes <= of_memory
+
+    half = machine.shared_bytes // 2
+    if not fits(MOST_TILES, half) and fits(MOST_TILES - 1, half):
+        return MOST_TILES - 1
+    return next((tiles for tiles in (MOST_TILES, MOST_TILES // 2) if fits(tiles, machine.shared_bytes)), 1)
 
 
 # --- finding the loop ---------------------------------------------------------------------------------------

@@ -132,13 +132,15 @@ class UnitChooser(SideChooser):
         held = tile.m * tile.n // (tile.warps_m * tile.warps_n * unit.threads)
         threads = tile.warps_m * tile.warps_n * unit.threads
         work = self.epilogue_work()
-        most = MOST_ACCUMULATORS >> (work > LIGHT_WORK and not unit.in_shared) >> (work > HEAVY_WORK)
+        most = MOST_ACCUMULATORS >> (work > LIGHT_WORK) >> (work > HEAVY_WORK and not unit.in_shared)
         return held <= most and threads <= self.machine.block_threads
 
     def epilogue_work(self) -> int:
-        """Operations on floats that make the operands, or what is stored from the sum."""
-        product = self.reduce.src[0]
-        return sum(n.op in Family.ELEMENTWISE and n.op is not Ops.CAST and n.dtype.is_float
+        """Operations on floats that make the operands, or what is stored from the sum, and loads for that:
+        these too take registers until they are there."""
+        product, sums = self.reduce.src[0], set(self.reduce.toposort())
+        return sum(n not in sums if n.op is Ops.LOAD else
+                   n.op in Family.ELEMENTWISE and n.op is not Ops.CAST and n.dtype.is_float
                    for n in self.nest.toposort() if n is not product)
 
     def split(self, unit: MatrixUnit, product: MatrixProduct, tile: BlockTile) -> None:
