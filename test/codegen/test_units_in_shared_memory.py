@@ -135,7 +135,8 @@ def test_tiles_are_narrower_where_something_is_made_of_them() -> None:
     a, b, bias = whole_numbers(1280, 128), whole_numbers(128, 2560), whole_numbers(2560)
     product = operand(a, False).dot(operand(b, False), dtype="float32")
     assert {(unit.m, unit.n) for unit in units_of(product)} == {(64, 256)}
-    assert {(unit.m, unit.n) for unit in units_of((product + operand(bias, False).float()).relu())} == {(64, 128)}
+    result = (product + operand(bias, False).float()).relu()
+    assert {(unit.m, unit.n) for unit in units_of(result)} == {(64, 128)}
 
 
 def test_a_batch_of_products() -> None:
