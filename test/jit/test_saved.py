@@ -241,6 +241,7 @@ def test_there_is_nothing_to_save_before_the_first_call():
         pickle.dumps(TinyJit(lambda x: x))
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_a_call_of_another_kind_is_an_error_that_says_what_is_known():
     jitted = reloaded(captured(lambda x: x * 2, (vector(1, 2),)))
     for arguments in ((vector(1, 2, 3),), (vector(1, 2), 3), (Tensor([1, 2]),)):
@@ -314,6 +315,7 @@ def test_kernels_that_would_leave_their_memory_are_refused(state, change):
         loaded("f", state)
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_a_captured_tensor_of_another_size_is_refused(state):
     state.tensors[0] = vector(1, 2, 3)
     with pytest.raises(JitError, match=r"float32\[3\] on CPU, and was .*float32\[2\]"):

@@ -16,6 +16,7 @@ from several_devices import numbers
 from tinygrad import Tensor, dtypes, nn
 from tinygrad.nn import checkpoints, optim, parallel, state
 
+pytestmark = pytest.mark.usefixtures("on_cpu")
 FOUR = tuple(f"CPU:{i}" for i in range(4))
 
 

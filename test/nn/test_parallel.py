@@ -236,6 +236,7 @@ def test_stages_keep_parts() -> None:
     assert model(x[0].shard(devices, 0)).shape == (4, 5) and lies(model.weight)[0] == 1
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_what_cannot_be_divided_is_refused() -> None:
     layer = nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"got one of shape \(2, 2\) on CPU; nn.parallel.replicate\(model"):

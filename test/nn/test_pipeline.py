@@ -149,6 +149,7 @@ def test_what_cannot_be_cut_into_pieces_is_refused() -> None:
     assert pipeline(Tensor.ones(3, 2)).device == SIX[1]
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_equal_constants_are_on_their_own_devices() -> None:
     for place in (lambda t: t.to_(SIX[1]), lambda t: t.shard_(SIX[:2]), lambda t: t.to_(SIX[1]).realize()):
         one, other, third = (Tensor.ones(4) for _ in range(3))

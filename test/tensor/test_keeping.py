@@ -315,6 +315,7 @@ def test_weights_on_several_devices_are_kept_where_they_are(axis):
     assert is_computed(weight) and weight.device == devices
 
 
+@pytest.mark.usefixtures("on_cpu")
 def test_a_draw_for_one_device_is_not_moved_from_where_it_is_used():
     Tensor.manual_seed(2)
     value = Tensor.rand(4).numpy()
