@@ -24,13 +24,13 @@ from tinygrad.codegen.opt.opts import MMA, Attention, OnlineSoftmax, Row, Scatte
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer.cuda import cuda_renderer
+from tinygrad.renderer.cuda import HOPPER, HOPPER_SHARED_BYTES, cuda_renderer
 from tinygrad.renderer.launch import Launch, launch_of
 from tinygrad.runtime import nvrtc
 
-DEVICE = "PYTHON:CUDA"
-"""Whose plans are those of CUDA."""
-ARCHITECTURE = "sm_90"
+DEVICE = "PYTHON:HOPPER"
+"""Whose plans are those of CUDA there."""
+ARCHITECTURE = "sm_90a"
 MULTIPROCESSORS, CLOCK = 132, 1.755e9
 FLOAT_RATE = MULTIPROCESSORS * 128 * CLOCK
 """Instructions on float32 in a second."""
@@ -210,7 +210,8 @@ def kernels_of(tensors: Sequence[Tensor]) -> Iterator[list[str]]:
         for ast in parts_of(item.ast, item.device) if item.ast.op is Ops.SINK else ():
             stages = stages_of(ast, item.device)
             launch = launch_of(stages.program)
-            registers, spilled = resources(cuda_renderer().render("kernel", stages.program))
+            renderer = cuda_renderer(HOPPER, HOPPER_SHARED_BYTES)
+            registers, spilled = resources(renderer.render("kernel", stages.program))
             counts = counts_of(stages.program, launch)
             kinds = dict.fromkeys(o.word() for o in stages.plan.opts if isinstance(o, SHOWN))
             times = (estimate(stages.nest).bytes / MEMORY_RATE, counts.global_bytes / MEMORY_RATE,

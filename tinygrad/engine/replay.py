@@ -226,7 +226,7 @@ class Copies:
         run.copies(self.queue, self.recorded, [(memory[t], memory[s], start) for t, s, start in self.places])
 
 
-class Launch(NamedTuple):
+class StepKernel(NamedTuple):
     """A kernel of a step, or one of several that it runs one after another."""
 
     step: Step
@@ -312,7 +312,7 @@ class Replay:
         if not together:
             return
         device = self.steps[together[0]].device
-        launches = [Launch(self.steps[number], part, variables_of(part, self.steps[number]))
+        launches = [StepKernel(self.steps[number], part, variables_of(part, self.steps[number]))
                     for number in together for part in self.kernel(number).launches]
         recorded = Device[device].queue.record([
             (kernel.program, [self.held[p].address if p in self.held else 0 for p in step.places],

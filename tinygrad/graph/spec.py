@@ -403,12 +403,10 @@ def _scatter(node: UOp) -> bool:
 def _nest_mma(node: UOp) -> bool:
     """The elements of both source tiles, or where a unit finds these in shared memory; and the ranges over
     those of the three tiles that a lane holds."""
-    ranges = node.src[2:]
-    if node.arg.in_shared:
-        kinds = [r.arg[1] for r in ranges]
-        return _ops(node.src[:2], Ops.INDEX) and kinds == [RangeKind.LOCAL, RangeKind.FRAGMENT]
-    kinds = [r.arg[1] for r in ranges if r.op is Ops.RANGE]
+    kinds = [r.arg[1] for r in node.src[2:] if r.op is Ops.RANGE]
     lanes = [RangeKind.LOCAL] if node.arg.threads > 1 else []
+    if node.arg.in_shared:
+        return _ops(node.src[:2], Ops.INDEX) and kinds == [*lanes, RangeKind.FRAGMENT]
     fragments = kinds == [*lanes, *[RangeKind.FRAGMENT] * 3]
     return fragments and [s.dtype for s in node.src[:2]] == [node.arg.source] * 2
 
@@ -416,15 +414,13 @@ def _nest_mma(node: UOp) -> bool:
 def _mma(node: UOp) -> bool:
     """What a lane holds of the three tiles; where the sources begin, if a unit reads shared memory."""
     unit = node.arg
-    if unit.in_shared:
-        lane = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", unit.threads))
-        places = all(s.op is Ops.INDEX and s.src[0].op is Ops.SHARED for s in node.src[:2])
-        return places and node.src[2].dtype is unit.result.vec(unit.c.registers) and node.src[3:] == (lane,)
-    counts = [(unit.source, unit.a), (unit.source, unit.b), (unit.result, unit.c)]
+    tiles = [] if unit.in_shared else [(unit.source, unit.a), (unit.source, unit.b)]
+    held = [d.vec(f.registers) for d, f in [*tiles, (unit.result, unit.c)]]
+    places = node.src[:2 - len(tiles)]
     lane = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", unit.threads)) if unit.threads > 1 else \
         UOp.const(0, dtypes.index)
-    return [s.dtype for s in node.src[:3]] == [d.vec(f.registers) for d, f in counts] and \
-        node.src[3:] == (lane,)
+    return all(p.op is Ops.INDEX and p.src[0].op is Ops.SHARED for p in places) and \
+        [s.dtype for s in node.src[len(places):3]] == held and node.src[3:] == (lane,)
 
 
 def _prefetch(node: UOp) -> bool:
@@ -471,17 +467,14 @@ LOOP_NEST = Grammar("loop_nest", (
          _index_into(Ops.PARAM, Ops.STAGE, Ops.SCATTER)),
     Production("LOAD(INDEX)", "zero where the condition is false", _load),
     Production("REDUCE(value+, RANGE*) | REDUCE(vector)",
-               "arg ADD | MAX | MUL | MULACC; closes ranges or lanes",
-         _nest_reduce),
+               "arg ADD | MAX | MUL | MULACC; closes ranges or lanes", _nest_reduce),
     Production("RUNNING(value, RANGE)", "arg of the REDUCE of which it is the value so far", _running),
     Production("EXCHANGE(value)", "arg: the distance of the lanes, a power of two", _exchange),
     Production("MMA(value | INDEX, value | INDEX, RANGE | CONST, RANGE+)",
-               "arg: the MatrixUnit; closes the ranges over elements of its sources",
-         _nest_mma),
+               "arg: the MatrixUnit; closes the ranges over elements of its sources", _nest_mma),
     Production("STAGE(value+, RANGE*)", "arg (identity, Memory, loops inside?); closes the ranges", _stage),
     Production("SCATTER(value, int, bool, RANGE+)",
-               "arg (identity, ADD | MAX | MUL, items); closes the ranges",
-         _scatter),
+               "arg (identity, ADD | MAX | MUL, items); closes the ranges", _scatter),
     Production("RANGE(extent, (begin, end)?)", "ints; arg (identity, RangeKind)", _range),
     _PARAM,
     _CONSTANT,
