@@ -274,6 +274,17 @@ def test_a_one_hot_sum_over_float_positions_reads_one_item(name: str, device: st
             ((places >= 0) & (places < 100))[:, None], array[places.clip(0, 99)], 0))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
+def test_rows_of_types_that_are_summed_as_wider_ones_are_looked_up(dtype: str, device: str | None) -> None:
+    """An embedding in bfloat16 was a sum over all words: items are cast before they are added."""
+    table = np.random.default_rng(2).integers(-9, 9, (100, 3)).astype(np.float32)
+    x, places = Tensor(table, device=device).cast(dtype).realize(), np.array([3, 99, 0, 0])
+    found = one_hot_sum(Tensor(places, device=device).realize(), x, Tensor.arange(100, device=device))
+    assert 100 not in extents_of(found), "a loop over all items is left"
+    np.testing.assert_array_equal(found.float().numpy(), table[places])
+
+
 def test_positions_that_are_no_integers_read_nothing() -> None:
     array = np.random.default_rng(1).standard_normal((100, 3)).astype(np.float32)
     special = [np.nan, np.inf, -np.inf, 1e30, -1e30]

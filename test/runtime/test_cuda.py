@@ -306,6 +306,23 @@ def test_kernels_of_a_captured_function_are_one_graph(driver: CUDADriver) -> Non
 
 
 @needs_compiler
+def test_a_graph_has_the_parts_of_kernels_that_are_several(driver: CUDADriver) -> None:
+    """Sums of one input to results of different shapes are one kernel of the schedule, and two of the GPU."""
+    @TinyJit
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        rows, columns = (x * 2).sum(1), (x * 2).sum(0)
+        Tensor.realize(rows, columns)
+        return rows, columns
+
+    given = [rng.normal(size=(40, 50)).astype(np.float32) for _ in range(5)]
+    for array in given:
+        rows, columns = step(Tensor(array, device="IMAGINED").realize())
+        np.testing.assert_allclose(rows.numpy(), 2 * array.sum(1), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(columns.numpy(), 2 * array.sum(0), rtol=1e-4, atol=1e-4)
+    assert driver.graph_launches == 4
+
+
+@needs_compiler
 def test_a_graph_between_copies_and_kernels_of_the_host(driver: CUDADriver) -> None:
     @TinyJit
     def step(x: Tensor) -> Tensor:

@@ -184,6 +184,8 @@ def test_a_kernel_of_other_code_or_another_machine_is_another(monkeypatch):
         renderer = Device["CPU"].renderer
         patch.setattr(renderer, "machine", replace(renderer.machine, registers=8))
         keys.append(kernel_key(ast, "CPU"))
+    with Context(ALLOW_TF32=1):
+        keys.append(kernel_key(ast, "CPU"))
     keys += [kernel_key(ast, "CPU", plain=True), kernel_key(ast, "PYTHON")]
     assert len(set(keys)) == len(keys) and None not in keys
 
