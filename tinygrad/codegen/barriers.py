@@ -68,10 +68,15 @@ def _nested(program: list[UOp]) -> _Loop:
     return stack[0]
 
 
+def read_by_unit(product: UOp) -> set[UOp]:
+    """The shared memory that a matrix unit reads itself."""
+    return {s.src[0] for s in product.src[:2] if s.op is Ops.INDEX}
+
+
 def _touched(node: UOp) -> tuple[set[UOp], set[UOp]]:
     """(the shared memory that a statement loads, what it stores)."""
     if node.op is Ops.MMA:
-        return {s.src[0] for s in node.src[:2] if s.op is Ops.INDEX}, set()
+        return read_by_unit(node), set()
     if node.op not in (Ops.LOAD, Ops.STORE) or node.src[0].op is not Ops.INDEX:
         return set(), set()
     memory = {node.src[0].src[0]} if node.src[0].src[0].op is Ops.SHARED else set()

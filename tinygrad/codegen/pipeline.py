@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.barriers import BARRIER
+from tinygrad.codegen.barriers import BARRIER, read_by_unit
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.passes import graph_pass
@@ -120,7 +120,7 @@ def _memory(access: UOp) -> UOp:
 def _touched(node: UOp) -> set[UOp]:
     """The memories that a statement reads or writes; of a matrix unit, those that it reads itself."""
     if node.op is Ops.MMA:
-        return {s.src[0] for s in node.src[:2] if s.op is Ops.INDEX}
+        return read_by_unit(node)
     return {_memory(node)} if node.op in (Ops.LOAD, Ops.STORE) else set()
 
 

@@ -78,6 +78,11 @@ class MatrixUnit:
         return tuple(("r", i) for i in range(self.k.bit_length() - 1)) if self.in_shared else self.a.columns
 
     @property
+    def access_items(self) -> int:
+        """Items of 16 bytes, which change places in such a row."""
+        return self.row_items // 8
+
+    @property
     def row_items(self) -> int:
         """Items of a swizzled row."""
         return SWIZZLED_ROW // self.source.itemsize

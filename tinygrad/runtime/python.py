@@ -346,7 +346,7 @@ class SharedItems(Items):
             raise RuntimeError(f"the threads of {unit} read tiles from different places")
         side, along = np.meshgrid(np.arange((unit.m, unit.n)[number]), np.arange(unit.k), indexing="ij")
         row, item = (side, along) if unit.in_shared[number] else (along, side)
-        rows, width = len(np.unique(row)), unit.row_items // 8
+        rows, width = row.max() + 1, unit.access_items
         access = item % unit.row_items // width ^ row % 8
         place = (item // unit.row_items * rows + row) * unit.row_items + access * width + item % width
         where = begins[:, :1, None] + place

@@ -191,7 +191,7 @@ class FusionLegality:
         if summary.is_closed:
             return self.rematerialisation(summary, uses)
         if is_reduce and not all(self.may_fuse_reduce(u.group, summary, u.access) for u in uses):
-            return "stored, for its loops nest in no kernel that uses it"
+            return "stored, for its loops have no good place in a kernel that uses it"
         if is_reduce and any(self.cuts_loops(summary, u.access) for u in uses):
             return "stored, for its loops are uneven parts of one loop of its users"
         if is_reduce and any(self.conflicts(u.group, summary, u.access) for u in uses):

@@ -118,11 +118,13 @@ class SideChooser(Chooser):
     def share(self, source: DType, side: int, k: int, threads: int, rows: int,
               swizzled: int = 0) -> None:
         """The operand that changes with `side` in shared memory."""
-        for operand in operands(self.nest):
-            named = {r.arg[0]: r for r in operand.ranges}
-            if side in named and k in named:
-                self.share_operand(operand, source, (named[side], named[k]), threads, rows, swizzled)
-                return
+        operand, ranges = self.operand_along(side, k)
+        self.share_operand(operand, source, ranges, threads, rows, swizzled)
+
+    def operand_along(self, side: int, k: int) -> tuple[UOp, tuple[UOp, UOp]]:
+        """The operand that changes with `side`, and these ranges of it."""
+        named = ((operand, {r.arg[0]: r for r in operand.ranges}) for operand in operands(self.nest))
+        return next((operand, (own[side], own[k])) for operand, own in named if side in own and k in own)
 
     def share_operand(self, operand: UOp, source: DType, ranges: tuple[UOp, UOp], threads: int, rows: int,
                       swizzled: int) -> None:

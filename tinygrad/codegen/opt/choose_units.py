@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from tinygrad.codegen.contraction import Contraction, contraction_of, mask_of
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.choose_sides import SideChooser
-from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matrix_product
 from tinygrad.codegen.opt.opts import MMA, Local, Pad
 from tinygrad.codegen.ranges import range_named
@@ -56,7 +55,7 @@ MOST_ACCUMULATORS = 128
 LIGHT_WORK, HEAVY_WORK = 1, 16
 """Operations beside the products beyond which half as many accumulators, and half of these, leave room for
 them: 128 spilled 264 bytes a thread with two sums, 64 spilled 420 with the 33 operations of GELU's gradient
-(docs/make_gpu_plans.py)."""
+(docs/make_gpu_plans.py). Units that read shared memory leave the registers of operands for these."""
 
 
 class UnitChooser(SideChooser):
@@ -111,9 +110,8 @@ class UnitChooser(SideChooser):
     def block_tiles(self, unit: MatrixUnit, product: MatrixProduct) -> list[BlockTile]:
         """The tiles that compute little beyond the result: those that leave enough blocks, the largest first,
         then those that leave most. If there is none, the one that computes least."""
-        outputs = prod(r.extent for s in self.nest.src[:1] for r in s.closed_ranges)
-        others = outputs // (product.m.extent * product.n.extent)
-        possible = [t for t in TILES if self.fits(unit, t)]
+        others, held = self.products_of(product), self.most_held(unit)
+        possible = [t for t in TILES if self.fits(unit, t, held)]
         most = MOST_WASTE * product.m.extent * product.n.extent
         good = [t for t in possible if _computed(product, t) <= most]
         enough = self.machine.tiled_blocks
@@ -124,16 +122,24 @@ class UnitChooser(SideChooser):
             return sorted(possible, key=lambda t: _computed(product, t))[:1]
         return sorted(good, key=lambda t: -min(_blocks(product, t) * others, enough))
 
-    def fits(self, unit: MatrixUnit, tile: BlockTile) -> bool:
+    def products_of(self, product: MatrixProduct) -> int:
+        """How many such products the kernel computes: those of a batch."""
+        outputs = int(prod(r.extent for s in self.nest.src[:1] for r in s.closed_ranges))
+        return outputs // int(product.m.extent * product.n.extent)
+
+    def most_held(self, unit: MatrixUnit) -> int:
+        """Accumulators of a thread that leave it room for what is made of them."""
+        work = self.epilogue_work()
+        return MOST_ACCUMULATORS >> (work > LIGHT_WORK) >> (work > HEAVY_WORK and not unit.in_shared)
+
+    def fits(self, unit: MatrixUnit, tile: BlockTile, most_held: int) -> bool:
         """Whether warps of this unit make up the tile and hold it."""
         sides = [(tile.m, tile.warps_m * unit.m), (tile.n, tile.warps_n * unit.n)]
         if any(side % least for side, least in sides):
             return False
         held = tile.m * tile.n // (tile.warps_m * tile.warps_n * unit.threads)
         threads = tile.warps_m * tile.warps_n * unit.threads
-        work = self.epilogue_work()
-        most = MOST_ACCUMULATORS >> (work > LIGHT_WORK) >> (work > HEAVY_WORK and not unit.in_shared)
-        return held <= most and threads <= self.machine.block_threads
+        return held <= most_held and threads <= self.machine.block_threads
 
     def epilogue_work(self) -> int:
         """Operations on floats that make the operands, or what is stored from the sum, and loads for that:
@@ -167,7 +173,6 @@ class UnitChooser(SideChooser):
             if r.arg[1] is RangeKind.LOOP:
                 self.take(Local(r.arg[0], r.extent))
 
-
     # --- units that read shared memory themselves -----------------------------------------------------------
 
     def from_shared_memory(self) -> bool:
@@ -187,12 +192,11 @@ class UnitChooser(SideChooser):
                     for value, side in ((product.a, product.m), (product.b, product.n)))
         units = {u.n: u for u in self.machine.matrix_units
                  if u.in_shared == lie and u.source is family.source}
-        tiles = [t for t in SHARED_TILES if t.n in units and trial.fits(units[t.n], t)
+        others, held = trial.products_of(product), trial.most_held(family)
+        tiles = [t for t in SHARED_TILES if t.n in units and trial.fits(units[t.n], t, held)
                  and t.m <= product.m.extent and t.n <= product.n.extent]
         if product.k.extent < family.k or not tiles:
             return False
-        outputs = prod(r.extent for s in trial.nest.src[:1] for r in s.closed_ranges)
-        others = outputs // (product.m.extent * product.n.extent)
         enough = self.machine.tiled_blocks
         tile = max(tiles, key=lambda t: (min(_blocks(product, t) * others, enough), t.m * t.n))
         self.note(f"{tile.m}x{tile.n} of a block on {units[tile.n]}", blocks=_blocks(product, tile) * others,
@@ -216,12 +220,8 @@ class UnitChooser(SideChooser):
 
     def share_rows(self, unit: MatrixUnit, side: int, k: int, threads: int, along_k: bool) -> None:
         """An operand in shared memory, in the rows that a unit reads there."""
-        for operand in operands(self.nest):
-            named = {r.arg[0]: r for r in operand.ranges}
-            if side in named and k in named:
-                over = (named[side], named[k]) if along_k else (named[k], named[side])
-                self.stage(operand, over, threads, unit.row_items // 8, 1, 0, unit.row_items)
-                return
+        operand, over = self.operand_along(side, k)
+        self.stage(operand, over if along_k else over[::-1], threads, unit.access_items, 1, 0, unit.row_items)
 
 
 def _blocks(product: MatrixProduct, tile: BlockTile) -> int:
