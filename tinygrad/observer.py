@@ -46,9 +46,9 @@ class Observer:
         """The numbers of the user's lines that the nodes of a graph came from."""
         return ()
 
-    def tells_lines(self, before: Any, structure: Any) -> bool:
-        """Whether the lines of a schedule's kernels follow from those that `lines_of_nodes` gave for another
-        graph of this structure; `before` is None where nobody recorded it."""
+    def tells_lines(self, template: Any, structure: Any) -> bool:
+        """Whether the lines of a template's kernels follow from those that `lines_of_nodes` gave for another
+        graph of this structure, its `node_lines`; they are None where nobody recorded it."""
         return True
 
     def items_again(self, items: list[Any], before: Any, structure: Any) -> list[Any]:
@@ -56,10 +56,10 @@ class Observer:
         (None: nobody knows), with the lines of this one."""
         return items
 
-    def sites_again(self, sites: Any, before: Any, structure: Any) -> Any:
-        """The same for (kernel, lines) of calls, which come next in this thread: equal ones are the same
-        object."""
-        return sites
+    def at_once(self, calls: Any, template: Any, structure: Any) -> Any:
+        """The calls of a template (`engine/immediate.py`) come next in this thread: what `ran_at_once` takes
+        for them, with the lines of this structure's nodes. It is the template's `observed`, too, and, from
+        `tells_lines` on, that of structures whose nodes have these lines."""
 
     # --- schedules and kernels --------------------------------------------------------------------------
 
@@ -99,8 +99,9 @@ class Observer:
     def kernel_run(self, kernel: Any, device: str, start: Any, end: Any) -> None:
         """A kernel was given to a queue between two timestamps of that."""
 
-    def kernels_run(self, sites: Any, device: str, times: Any) -> None:
-        """Kernels ran: `times` has a moment before each and one after the last."""
+    def ran_at_once(self, observed: Any, began: float, times: Any, memory: Iterable[Any]) -> None:
+        """Tensors were computed by calls, from `began` until now: `times` has a moment before each kernel and
+        one after the last; `memory` is what was allocated for results and not told."""
 
     def list_watched(self, kernels: Any, device: str) -> None:
         """From now on `kernels.times` counts the runs of a list of kernels, which `kernels.sites` has."""

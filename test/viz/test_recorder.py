@@ -280,6 +280,17 @@ def test_memory_is_owned_by_the_lines_that_took_it() -> None:
     assert c.shape == (1000,)
 
 
+def test_memory_of_one_recording_is_given_back_in_another() -> None:
+    with recorded() as first:
+        kept = [(ones(size) + 1).realize() for size in range(3, 40)]
+    with recorded() as second:
+        result = (ones(50) + 1).realize()
+        kept.clear()
+    first.settle()
+    second.settle()
+    assert second.memory.used == 2 * result.nbytes() and first.memory.used >= 4 * sum(range(3, 40))
+
+
 def test_arenas_hold_no_two_values_that_are_needed_at_once() -> None:
     with recorded() as recorder:
         x = ones(64, 64)
@@ -468,3 +479,24 @@ def test_kernels_of_a_schedule_that_was_for_one_line_have_lines_of_their_own() -
             x = ones(43, 23) @ ones(23, 37)
             (x.contiguous() @ ones(37, 31)).realize()
     assert lines_that_kernels_are_for(recorder) == {line, line + 2, line + 3}
+
+
+def test_short_operations_are_counted_together_with_the_memory_that_they_take() -> None:
+    x, runs = Tensor(np.ones(5, np.int32)).realize(), 5000  # more than wait to be counted
+    kept = []
+    sources = [Tensor(np.ones(size, np.int32)).realize() for size in (700, 300)]
+    with recorded(False) as recorder:
+        for i in range(runs):
+            x = (x + 1).realize()
+            if not i % 100:
+                kept.append(x)
+        del x
+        for each in sources:  # two results at once, twice
+            for factor in (2, 4):
+                Tensor.realize(each * factor, each * (factor + 1))
+    recorder.settle()
+    found = exported(recorder)
+    assert sum(k["count"] for k in found["kernels"]) == runs + 8
+    assert {s["kind"]: s["count"] for s in found["sites"]}["realize"] == runs + 4
+    assert recorder.memory.used == 4 * 5 * len(kept)
+    assert recorder.memory.peak == 4 * 5 * len(kept) + 4 * 2 * 700

@@ -30,7 +30,7 @@ class Buffer(Owner):
     """whose memory it is, if not the allocator's"""
     _seen: weakref.WeakSet[_HostMemory] | None = None
     """of a root: through what the host sees the memory"""
-    _recorded: Any = None
+    recorded: Any = None
     """what the observer wants to hear again when the memory is freed"""
     _allocator: Allocator | None = None
     """takes the memory back"""
@@ -62,15 +62,15 @@ class Buffer(Owner):
         """What the allocator gave."""
         return self.allocate()._memory
 
-    def allocate(self, idle: bool = False, lines: tuple[int, ...] = ()) -> Buffer:
+    def allocate(self, idle: bool = False, lines: tuple[int, ...] = (), is_told: bool = True) -> Buffer:
         """Take the memory, if that has not happened; with `idle` such that nobody has to wait for. `lines`:
-        the user's that it is for, where they are known."""
+        the user's that it is for, where they are known. `is_told`: whether the observer is told of it."""
         if self._memory is None:
             allocator = self._allocator = Device[self.device].allocator
             size = self.nbytes
             allocator.allocate(self, size, idle)
-            if observer.active is not None:
-                self._recorded = observer.active.allocated(self.device, size, lines)
+            if is_told and observer.active is not None:
+                self.recorded = observer.active.allocated(self.device, size, lines)
         return self
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -83,8 +83,8 @@ class Buffer(Owner):
         unfinished = self.uses.before_writing() if self.uses is not None else ()
         if self._allocator is not None:
             self._allocator.free(self, self.nbytes, unfinished)
-            if self._recorded is not None and observer.active is not None:
-                observer.active.freed(self.device, self.nbytes, self._recorded)
+            if self.recorded is not None and observer.active is not None:
+                observer.active.freed(self.device, self.nbytes, self.recorded)
         for point in unfinished if self._allocator is None else ():
             point.queue.keep(point.value, self._memory)
 

@@ -59,9 +59,10 @@ class CommandList:
     """for each call, its kernel and the user's lines that it is for"""
 
 
-def run(structure: Structure, template: Template | None) -> bool:
+def run(structure: Structure, template: Template | None, began: float = 0.0) -> bool:
     """Compute what the template does for that structure, here and now, and let its nodes stand for the
-    results; False, with nothing done, where it is not of that kind or memory is in use."""
+    results; False, with nothing done, where it is not of that kind or memory is in use. An observer is told
+    that all of it began then; what began before somebody recorded is not."""
     if template is None:
         return False
     launch = template.launch
@@ -69,9 +70,10 @@ def run(structure: Structure, template: Template | None) -> bool:
         launch = template.launch = launch_of(template, len(structure.buffers))
     if type(launch) is not CommandList or launch.beam != BEAM.value:
         return False
-    watcher, sites = observer.active, launch.sites
+    watcher = observer.active if began else None
+    observed = None
     if watcher is not None:
-        sites = watcher.sites_again(sites, template.node_lines, structure)
+        observed = structure.observed or watcher.at_once(launch, template, structure)
     addresses: dict[int, int] = {}
     for number, node in enumerate(structure.buffers):
         memory = node.storage.buffer
@@ -83,12 +85,12 @@ def run(structure: Structure, template: Template | None) -> bool:
         addresses[number] = memory.address
     new = {}
     for number, device, size, dtype in launch.visible:
-        memory = new[number] = Buffer(device, size, dtype).allocate()
+        memory = new[number] = Buffer(device, size, dtype).allocate(is_told=False)
         if memory.uses is not None and memory.uses.before_writing():
             return False
         addresses[number] = memory.address
     if launch.inner:
-        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate()
+        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(lines=structure.lines or ())
         if arena.uses is not None and arena.uses.before_writing():
             return False
         addresses.update((number, arena.address + offset) for number, offset in launch.inner)
@@ -106,8 +108,6 @@ def run(structure: Structure, template: Template | None) -> bool:
                          call.extent)
             if watcher is not None:
                 times.append(clock())
-        if watcher is not None:
-            watcher.kernels_run(sites, launch.device, times)
     GlobalCounters.kernel_count += len(launch.calls)
     GlobalCounters.global_ops += launch.operations
     GlobalCounters.global_mem += launch.bytes
@@ -117,6 +117,8 @@ def run(structure: Structure, template: Template | None) -> bool:
         node.set_buffer(memory)
     for position, view in launch.views:
         structure.nodes[position].set_realized_view(view.over(nodes))
+    if watcher is not None:
+        watcher.ran_at_once(observed, began, times, new.values())
     return True
 
 

@@ -236,14 +236,16 @@ def realize_uops(uops: Sequence[UOp], done: Callable[[], None] = lambda: None) -
     if watcher is None:
         _realize(uops, done)
         return
-    began = clock()
+    began, is_told = clock(), False
     try:
-        _realize(uops, done)
+        is_told = _realize(uops, done, began)
     finally:
-        watcher.ran("realize", "", began)
+        if not is_told:
+            watcher.ran("realize", "", began)
 
 
-def _realize(uops: Sequence[UOp], done: Callable[[], None]) -> None:
+def _realize(uops: Sequence[UOp], done: Callable[[], None], began: float = 0.0) -> bool:
+    """Whether the observer was told of it, as of what began then."""
     capture = Capture.current()
     if capture is not None:
         capture.use(uops)
@@ -252,9 +254,9 @@ def _realize(uops: Sequence[UOp], done: Callable[[], None]) -> None:
         schedule = schedules.schedule(uops)
     else:
         template = schedules.known(structure)
-        if capture is None and DEBUG.value < 2 and immediate.run(structure, template):
+        if capture is None and DEBUG.value < 2 and immediate.run(structure, template, began):
             complete(done)
-            return
+            return True
         schedule = schedules.of_structure(structure, template)
         if observer.active is not None:
             observer.active.scheduled(structure, schedule, template is None)
@@ -287,6 +289,7 @@ def _realize(uops: Sequence[UOp], done: Callable[[], None]) -> None:
             else:
                 keep_finished(schedule, steps.unwritten)
         raise
+    return False
 
 
 class Steps:

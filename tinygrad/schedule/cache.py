@@ -63,6 +63,10 @@ class Structure:
         self.sinks = sinks
         self.is_sharded = is_sharded
         """whether some values are on several devices"""
+        self.lines: tuple[int, ...] | None = None
+        """the user's line that each node came from, where somebody records (`observer.py`)"""
+        self.observed: Any = None
+        """what the observer knows of running it at once"""
         self.nodes: list[UOp] = []
         self.buffers: list[UOp] = []
         self.variables: dict[SliceStart, int] = {}
@@ -258,6 +262,8 @@ class Template:
     """the user's line that each node of the structure came from, where somebody records (`observer.py`)"""
     launch: Any = field(default=None, compare=False, repr=False)
     """what the engine has made of it, so that it can be run at once (`engine/immediate.py`)"""
+    observed: Any = field(default=None, compare=False, repr=False)
+    """what the observer knew of it when it last ran so"""
 
     @staticmethod
     def of(schedule: Schedule, structure: Structure) -> Template | None:
@@ -410,8 +416,7 @@ class ScheduleCache:
             if template is not None:
                 self.templates.move_to_end(structure.key)
         watcher = observer.active
-        if template is not None and watcher is not None and not watcher.tells_lines(template.node_lines,
-                                                                                    structure):
+        if template is not None and watcher is not None and not watcher.tells_lines(template, structure):
             return None
         return template
 

@@ -81,7 +81,7 @@ class Tensor(Methods):
 
     _uop: UOp
     _device: Placement
-    _requires_grad: bool | None
+    _requires_grad: bool | None = None
     _left: Tensor | Callable[[], Tensor] | None = None
     """the gradient that was left here, or what makes it: of those of a replay few are ever read"""
     _was_leaf: bool = False
@@ -123,15 +123,13 @@ class Tensor(Methods):
             uop = memory_of(array_of(data, kind), place if isinstance(place, str) else place[0])
         uop = uop if kind is None else uop.cast(kind)
         uop = uop if uop.device is None else uop.copy_to(place)
-        self._init(uop, place, None)
+        self._init(uop, place)
         if requires_grad or (requires_grad is None and not isinstance(data, (Tensor, UOp))):
             self._become_leaf()
         self._requires_grad = requires_grad
 
-    def _init(self, uop: UOp, device: Placement, requires_grad: bool | None) -> None:
-        self._uop = uop
-        self._device = device
-        self._requires_grad = requires_grad
+    def _init(self, uop: UOp, device: Placement) -> None:
+        self._uop, self._device = uop, device
         LIVE[weakref.ref(self, LIVE.pop)] = None
         if observer.active is not None and uop.op is not Ops.BUFFER:
             observer.active.tensor_made(uop)
@@ -145,7 +143,10 @@ class Tensor(Methods):
         device = uop.device
         if device is None:
             device = operands[0]._device if operands else canonical_device(None)
-        result._init(uop, device, None)
+        result._uop, result._device = uop, device  # as `_init` does: a call less, for each operation
+        LIVE[weakref.ref(result, LIVE.pop)] = None
+        if observer.active is not None and uop.op is not Ops.BUFFER:
+            observer.active.tensor_made(uop)
         return result
 
     @staticmethod
@@ -173,11 +174,10 @@ class Tensor(Methods):
 
     @staticmethod
     def leaf(uop: UOp, device: Devices | None = None, requires_grad: bool | None = None) -> Tensor:
-        """A constructor's result: `uop` as a tensor of its own, which `backward` gives a gradient if it is a
-        float."""
+        """A constructor's result: a tensor of its own, which `backward` gives a gradient if it is a float."""
         result = object.__new__(Tensor)
         known = uop.device if device is None else None
-        result._init(uop, canonical_device(device) if known is None else known, None)
+        result._init(uop, canonical_device(device) if known is None else known)
         if requires_grad is not False:
             result._become_leaf()
         result._requires_grad = requires_grad
@@ -194,8 +194,8 @@ class Tensor(Methods):
     def __copy__(self) -> Tensor:
         """Another tensor that stands for the same value, in the same memory once it is computed."""
         result = object.__new__(Tensor)
-        result._init(self.uop, self.device, self._requires_grad)
-        result._grad = self._grad
+        result._init(self.uop, self.device)
+        result._requires_grad, result._grad = self._requires_grad, self._grad
         return result if self._is_in_memory else self._alias_with(result)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:

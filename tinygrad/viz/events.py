@@ -24,7 +24,7 @@ MOST_OF_LISTS = 20_000
 many to a trace takes 10 ms."""
 MOST_PENDING = 1024
 """Runs whose times were not read yet."""
-MOST_KNOWN = 4096
+MOST_KNOWN = 16_384
 """Numbers that are not counted yet, four of each event."""
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -165,8 +165,8 @@ class EventLog:
             table = taken(self.known, 4)
             if pending:
                 table = np.concatenate([table, pending])
-                table = table[np.argsort(table[:, 3], kind="stable")]
             if len(table):
+                table = table[np.argsort(table[:, 3], kind="stable")]
                 self.add(table[:, 1].astype(np.int64), 1, table[:, 3] - table[:, 2])
                 self.keep(table, table)
                 self.kept.drop_before(float(table[-1, 3]) - self.keep_seconds)

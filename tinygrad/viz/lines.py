@@ -65,14 +65,16 @@ class Line:
 
 
 class Above:
-    """A note on a frame, in its `f_trace`, of which stack of the user's frames called it. It goes with the
-    frame, and keeps nothing alive; to whoever traces the program from now on it is a function that traces
-    nothing there."""
+    """A note on a frame, in its `f_trace`, of which stack of the user's frames called it, and of the lines
+    that its instructions are there. It goes with the frame, and keeps nothing alive; to whoever traces the
+    program from now on it is a function that traces nothing there."""
 
-    __slots__ = ("stack",)
+    __slots__ = ("lines", "stack")
 
-    def __init__(self, stack: int) -> None:
+    def __init__(self, stack: int, lines: dict[int, int]) -> None:
         self.stack = stack
+        self.lines = lines
+        """by instruction, the number of the line where the frame is the innermost of the user's"""
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         """What a tracer would be told."""
@@ -95,6 +97,9 @@ class Lines:
         self.stacks: dict[tuple[int, ...], int] = {}
         """by such a key, the number that notes have, which is negative"""
         self.new_stack = itertools.count(-1, -1)
+        self.instructions: dict[tuple[int, ...], dict[int, int]] = {}
+        """by the number of what is above a frame, its code and the module that it is a call of: what notes on
+        such frames know"""
         self.kinds: dict[int, int] = {}
         """by the id of code: what its frames are"""
         self.codes: list[CodeType] = []
@@ -104,37 +109,61 @@ class Lines:
     def here(self, inner: int = 0) -> int:
         """The number of the user's line that runs now; `inner` callers of the caller are not the user's."""
         kinds = self.kinds
-        key: list[int] = []
-        first: FrameType | None = None
         frame: FrameType | None = sys._getframe(1 + inner)
+        while frame is not None:
+            kind = kinds.get(id(frame.f_code))  # the code as a key would be hashed, all of it, each time
+            if kind is None:
+                kind = self.kind(frame.f_code)
+            if kind:
+                note = frame.f_trace
+                found = note.lines.get(frame.f_lasti) if type(note) is Above else None
+                return self.walked(frame) if found is None else found
+            frame = frame.f_back
+        return UNKNOWN
+
+    def walked(self, innermost: FrameType) -> int:
+        """The number of the stack whose innermost frame of the user's this is, which has a note of it
+        afterwards."""
+        keys: list[tuple[int, ...]] = []
+        """of each of the user's frames: code, instruction, and of a call of a module that"""
+        above: tuple[int, ...] = ()
+        """the number of what is above them, where a frame has a note of it"""
+        frame: FrameType | None = innermost
         for _ in range(MOST_DEPTH):
             if frame is None:
                 break
-            code = id(frame.f_code)  # the code as a key would be hashed, all of it, each time
-            try:
-                kind = kinds[code]
-            except KeyError:
-                kind = self.kind(frame.f_code)
+            code = frame.f_code
+            kind = self.kinds.get(id(code))
+            if kind is None:
+                kind = self.kind(code)
             if kind:
-                key += code, frame.f_lasti
-                if kind != USER:
-                    key.append(id(frame.f_locals.get("self")))
+                module = () if kind == USER else (id(frame.f_locals.get("self")),)
+                keys.append((id(code), frame.f_lasti, *module))
                 note = frame.f_trace
                 if type(note) is Above:
-                    key.append(note.stack)
+                    above = (note.stack,)
                     break
-                if first is None:
-                    first, below = frame, len(key)
             frame = frame.f_back
-        if first is not None:
-            self.note(first, tuple(key[below:]))
-        found = self.known.get(tuple(key))
-        return self.met(tuple(key), sys._getframe(1 + inner)) if found is None else found
+        outer = (*itertools.chain(*keys[1:]), *above)
+        key = (*keys[0], *outer)
+        found = self.known.get(key)
+        if found is None:
+            found = self.met(key, innermost)
+        note = innermost.f_trace
+        if note is None:
+            note = self.note(innermost, keys[0], outer)
+        if type(note) is Above:
+            note.lines[innermost.f_lasti] = found
+        return found
 
-    def note(self, frame: FrameType, above: tuple[int, ...]) -> None:
+    def note(self, frame: FrameType, key: tuple[int, ...], above: tuple[int, ...]) -> Above | None:
         """Note on a frame what is above it, where that stays so and nobody traces."""
-        if frame.f_trace is None and not frame.f_code.co_flags & RESUMED and sys.gettrace() is None:
-            frame.f_trace = Above(self.stacks.setdefault(above, next(self.new_stack)))
+        if frame.f_code.co_flags & RESUMED or sys.gettrace() is not None:
+            return None
+        stack = self.stacks.setdefault(above, next(self.new_stack))
+        code, _, *module = key
+        note = frame.f_trace = Above(stack, self.instructions.setdefault((stack, code, *module), {}))
+        return note
 
     def kind(self, code: CodeType) -> int:
         """What frames of some code are; the code is kept, and so keeps its id."""

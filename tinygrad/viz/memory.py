@@ -1,6 +1,6 @@
 """Memory over time: what is used when, and which of the user's lines own the peak.
 
-In: changes, as buffers get memory and lose it, two numbers each. Out, once they are settled: a series
+In: changes, as buffers get memory and lose it, two numbers each. Out, once they are counted: a series
 of (moment, bytes), and the owners at the highest.
 """
 from __future__ import annotations
@@ -12,11 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygrad.viz.events import taken
-
 MOST_POINTS = 100_000
 """Changes that are kept; the oldest go first."""
 MOST_ARENAS = 64
+
+
+class Change(NamedTuple):
+    """What happens to memory again and again."""
+
+    key: object
+    """whose it is: what is taken while one recording runs may be given back in another"""
+    kind: int
 
 
 class Held(NamedTuple):
@@ -43,15 +49,17 @@ class ArenaRecord:
 class MemoryRecord:
     """The memory of a recording."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: object) -> None:
+        self.key = key
+        """what stands for the recording"""
         self.changes: list[float] = []
-        """the moment and the kind of one change after the other, those that are not settled yet; the kind is
+        """the moment and the kind of one change after the other, those that are not counted yet; the kind is
         negative where memory is given back"""
         self.kinds: list[tuple[int, int]] = [(0, 0)]
         """(bytes, owner's number) of each kind of change, from 1 on"""
         self.kind_table = np.zeros((0, 2), np.int64)
-        """the same, as far as they are settled"""
-        self.kind_of: dict[tuple[int, str, int], int] = {}
+        """the same, as far as they are counted"""
+        self.change_of: dict[tuple[int, str, int], Change] = {}
         self.owners: list[Held] = []
         self.owner_of: dict[tuple[int, str], int] = {}
         self.held = np.zeros(0)
@@ -73,20 +81,20 @@ class MemoryRecord:
             self.owners.append(Held(line, device))
         return found
 
-    def kind(self, line: int, device: str, size: int) -> int:
-        """The number of the kind of change in which a line gets so many bytes of a device."""
+    def change(self, line: int, device: str, size: int) -> Change:
+        """That a line gets so many bytes of a device."""
         with self.lock:
-            found = self.kind_of.setdefault((line, device, size), len(self.kinds))
-            if found == len(self.kinds):
+            found = self.change_of.setdefault((line, device, size), Change(self.key, len(self.kinds)))
+            if found.kind == len(self.kinds):
                 self.kinds.append((size, self.owner(line, device)))
         return found
 
-    def settle(self) -> None:
-        """Count the changes given so far."""
+    def count(self, changes: Any) -> None:
+        """Count changes: rows of two."""
         with self.lock:
-            table = taken(self.changes, 2)
-            if not len(table):
+            if not len(changes):
                 return
+            table = changes[np.argsort(changes[:, 0], kind="stable")]
             new = self.kinds[len(self.kind_table):]
             self.kind_table = np.concatenate([self.kind_table, np.array(new, np.int64).reshape(-1, 2)])
             kinds = self.kind_table[np.abs(table[:, 1]).astype(np.int64)]

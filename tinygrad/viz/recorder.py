@@ -26,21 +26,26 @@ from tinygrad.graph.sizes import largest
 from tinygrad.graph.walk import Watching
 from tinygrad.helpers import getenv
 from tinygrad.observer import Observer
-from tinygrad.viz.events import MOST_KNOWN, EventLog
+from tinygrad.schedule.cache import Structure
+from tinygrad.viz.events import MOST_KNOWN, EventLog, taken
 from tinygrad.viz.graphs import ScheduledGraph
 from tinygrad.viz.kernels import KernelRecord, SearchRecord
 from tinygrad.viz.lines import LINES, UNKNOWN, Frame, Line
-from tinygrad.viz.memory import ArenaRecord, MemoryRecord
+from tinygrad.viz.memory import ArenaRecord, Change, MemoryRecord
 
 MOST_SCHEDULES = 200
+MOST_RUNS = 2048
+"""Runs of short schedules that are not counted yet."""
 STAGES = frozenset({"plan", "render", "compile", "load", "search", "rewrite"})
 """Spans that are part of making a kernel."""
 HOST = "host"
 NOWHERE = -1
 """The number of no line."""
 INNER_FRAMES = 3
-"""Callers of `tensor_made` that are never the user's: it, `Tensor._init`, and who makes a tensor so."""
+"""Callers of `tensor_made` that are never the user's: it, `Tensor.of` or `_init`, and who makes a tensor by
+those."""
 LINE = attrgetter("line")
+BUFFER = Ops.BUFFER
 
 
 class Site(NamedTuple):
@@ -57,13 +62,31 @@ class Site(NamedTuple):
     """of a mark"""
 
 
-class Launch(NamedTuple):
-    """Where the kernels of a list that runs again and again are counted."""
+class RunAtOnce(NamedTuple):
+    """Calls that run again and again, for nodes of the same lines."""
 
-    given: Any
-    """the list of (kernel, lines)"""
+    key: object
+    """whose it is: the recorder's"""
+    nodes: tuple[int, ...]
+    """the lines of the nodes that are computed"""
     track: int
-    sites: list[int]
+    kernels: tuple[int, ...]
+    """the site of each call"""
+    realize: int
+    """the site of computing tensors"""
+    memory: tuple[Change, ...]
+    """what memory for each result is"""
+
+
+class MadeFor(NamedTuple):
+    """For which line tensors are made, where that is not simply the one that runs."""
+
+    written_at: int | None = None
+    """that line"""
+    asked: int = NOWHERE
+    gradient: int = NOWHERE
+    """while a gradient is written down with tensors: the line that asks for it, and that of the value, for
+    which those tensors are that the first line makes"""
 
 
 class Local(threading.local):
@@ -71,11 +94,7 @@ class Local(threading.local):
 
     def __init__(self) -> None:
         self.lines: tuple[int, ...] | None = None
-        self.written_at: int | None = None
-        """the line that tensors are for, where that is not the one that runs"""
-        self.gradient: tuple[int, int] = (NOWHERE, NOWHERE)
-        """while a gradient is written down with tensors: the line that asks for it, and that of the value,
-        for which those tensors are that the first line makes"""
+        self.made_for: MadeFor | None = None
         self.writing: KernelRecord | None = None
         self.track: int = -1
         self.scheduling = False
@@ -98,10 +117,11 @@ class Recorder(Observer):
         """by a `CompiledKernel`'s id, and by what it was written from: (ast, device)"""
         self.sites: list[Site] = []
         self.site_of: dict[Any, int] = {}
-        self.launches: dict[int, Launch] = {}
-        """by the id of a list of (kernel, lines)"""
-        self.moved_sites: dict[Any, tuple[Any, Any]] = {}
-        """by the id of the sites of a template and the lines of another graph of its structure"""
+        self.at_once_of: dict[Any, tuple[Any, RunAtOnce]] = {}
+        """by the id of a template's calls, which are kept, and the lines of nodes"""
+        self.runs_at_once: list[tuple[RunAtOnce, int, float, Sequence[float], float]] = []
+        """runs that are not counted yet: what ran, the thread's track, when it began, the moments around
+        kernels, and when it ended"""
         self.moves: dict[Any, tuple[tuple[int, ...], dict[int, int]]] = {}
         """by the lines of a graph: those of the last other graph of its structure, and which stands for
         which"""
@@ -111,7 +131,7 @@ class Recorder(Observer):
         self.tracks: list[str] = []
         self.track_of: dict[str, int] = {}
         self.log = EventLog(float(getenv("VIZ_SECONDS", 600.0)))
-        self.memory = MemoryRecord()
+        self.memory = MemoryRecord(self.key)
         self.schedules: list[ScheduledGraph] = []
         self.schedule_count = 0
         self.local = Local()
@@ -120,31 +140,34 @@ class Recorder(Observer):
 
     def tensor_made(self, node: Any) -> None:
         if not node.line and (node.device is not None or not is_number(node)):
-            number = self.local.written_at
-            if number is None:
+            made_for = self.local.made_for
+            if made_for is None or made_for.written_at is None:
                 number = self.lines.here(INNER_FRAMES)
-            asked, gradient = self.local.gradient
-            mark(node, gradient if number == asked else number)
+            else:
+                number = made_for.written_at
+            if made_for is not None and number == made_for.asked:
+                number = made_for.gradient
+            mark(node, number)
 
     def written_at(self, frames: Sequence[tuple[str, int, str]] = (), module: str = "",
                    is_gradient: bool = False) -> None:
         if not frames and not module:
-            self.local.written_at = None
+            self.local.made_for = None
             return
         known = tuple(Frame(*f) for f in frames) or self.lines.all[self.lines.here()].frames
-        self.local.written_at = self.lines.number(Line(known, module, is_gradient))
+        self.local.made_for = MadeFor(self.lines.number(Line(known, module, is_gradient)))
 
     def gradients_of(self, node: Any, write: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
         if not node.line:
             return write()
         local, number = self.local, self.lines.gradient(node.line)
-        outer = local.gradient
+        outer = local.made_for
         if node.op is Ops.CUSTOM_GRADIENT:  # written with tensors, in the line that asks for gradients
-            local.gradient = self.lines.here(), number
+            local.made_for = MadeFor(outer and outer.written_at, self.lines.here(), number)
         try:
             found = write()
         finally:
-            local.gradient = outer
+            local.made_for = outer
         for gradient in found:
             if gradient is not None:
                 mark(gradient, number)
@@ -177,11 +200,15 @@ class Recorder(Observer):
                 found[output.line] = found.get(output.line, 0) + 1
         return tuple(sorted(found, key=lambda line: -found[line]))
 
-    def lines_of_nodes(self, structure: Any) -> tuple[int, ...]:
-        return tuple(map(LINE, structure.nodes))
+    def lines_of_nodes(self, structure: Structure) -> tuple[int, ...]:
+        return tuple(map(LINE, structure.nodes)) if structure.lines is None else structure.lines
 
-    def tells_lines(self, before: Any, structure: Any) -> bool:
-        now = tuple(map(LINE, structure.nodes))
+    def tells_lines(self, template: Any, structure: Any) -> bool:
+        now = structure.lines = tuple(map(LINE, structure.nodes))
+        last, before = template.observed, template.node_lines
+        if last is not None and last.nodes == now and last.key is self.key:
+            structure.observed = last
+            return True
         if now == before:
             return True
         told = self.told.get((before, now))
@@ -197,17 +224,22 @@ class Recorder(Observer):
             return items
         return [item._replace(lines=self.moved(item.lines, before, now, structure)) for item in items]
 
-    def sites_again(self, sites: Any, before: Any, structure: Any) -> Any:
-        now = tuple(map(LINE, structure.nodes))
-        if now != before:
-            known = self.moved_sites.get((id(sites), now))
-            if known is None:
-                moved = tuple([(kernel, self.moved(lines, before, now, structure))
-                               for kernel, lines in sites])
-                known = self.moved_sites[id(sites), now] = sites, moved
-            sites = known[1]
-        self.local.lines = sites[0][1]
-        return sites
+    def at_once(self, calls: Any, template: Any, structure: Any) -> Any:
+        now = self.lines_of_nodes(structure)
+        _, found = self.at_once_of.get((id(calls), now), (None, None))
+        if found is None:
+            before, sites = template.node_lines, calls.sites
+            if now != before:
+                sites = [(kernel, self.moved(lines, before, now, structure)) for kernel, lines in sites]
+            owner = sites[0][1][0] if sites[0][1] else self.lines.here()
+            memory = (self.memory.change(owner, device, size * dtype.itemsize)
+                      for _, device, size, dtype in calls.visible)
+            kernels = tuple(self.kernel_sites(sites, calls.device))
+            found = RunAtOnce(self.key, now, self.track(calls.device), kernels,
+                              self.site(Site("realize", "")), tuple(memory))
+            self.at_once_of[id(calls), now] = calls, found
+        template.observed = found
+        return found
 
     def moved(self, lines: tuple[int, ...], before: Any, now: tuple[int, ...], structure: Any
               ) -> tuple[int, ...]:
@@ -326,8 +358,7 @@ class Recorder(Observer):
         known = self.log.known
         known.extend((track, site, began, ended))
         if len(known) > MOST_KNOWN:
-            self.log.settle_single()
-            self.memory.settle()
+            self.count()
 
     def marked(self, name: str, color: str) -> None:
         moment = clock()
@@ -343,15 +374,16 @@ class Recorder(Observer):
                 Site("kernel", record.name, record.number, lines))
         self.log.wait_for(self.track(device), site, start, end, Device[device].queue)
 
-    def kernels_run(self, sites: Any, device: str, times: Any) -> None:
-        launch = self.launches.get(id(sites))
-        if launch is None or launch.given is not sites:
-            launch = self.launches[id(sites)] = Launch(sites, self.track(device),
-                                                       self.kernel_sites(sites, device))
-        known, track, start = self.log.known, launch.track, times[0]
-        for site, end in zip(launch.sites, times[1:], strict=True):
-            known.extend((track, site, start, end))
-            start = end
+    def ran_at_once(self, observed: Any, began: float, times: Any, memory: Iterable[Any]) -> None:
+        track = self.local.track
+        if track < 0:
+            track = self.host_track()
+        for change, buffer in zip(observed.memory, memory, strict=False):  # as many; to be asked takes time
+            buffer.recorded = change
+        runs = self.runs_at_once
+        runs.append((observed, track, began, times, clock()))
+        if len(runs) > MOST_RUNS:
+            self.count()
 
     def list_watched(self, kernels: Any, device: str) -> None:
         sites = np.array(self.kernel_sites(kernels.sites, device), np.int64)
@@ -367,10 +399,28 @@ class Recorder(Observer):
         site = self.site(Site("copy", name, -1, self.local.lines or (), target.nbytes))
         self.log.wait_for(self.track(queue.name), site, start, end, queue)
 
+    def count(self) -> None:
+        """Count what is known so far."""
+        with self.log.lock:
+            changes = taken(self.memory.changes, 2)  # before runs: they took what is given back here
+            runs = self.runs_at_once[:]
+            del self.runs_at_once[:len(runs)]
+            events: list[float] = []
+            allocated: list[float] = []
+            for (_, _, track, kernels, realize, memory), host, began, times, ended in runs:
+                for site, start, end in zip(kernels, times, times[1:], strict=False):
+                    events += track, site, start, end
+                events += host, realize, began, ended
+                for change in memory:
+                    allocated += began, change.kind
+            self.log.known += events
+            self.log.settle_single()
+            self.memory.count(np.concatenate([changes, taken(allocated, 2)]))
+
     def settle(self) -> None:
         """Read the times of everything given so far, waiting for it, and count it."""
+        self.count()
         self.log.settle()
-        self.memory.settle()
 
     def site(self, site: Site) -> int:
         """The number of a site."""
@@ -396,13 +446,15 @@ class Recorder(Observer):
 
     def allocated(self, device: str, size: int, lines: tuple[int, ...] = ()) -> Any:
         lines = lines or self.local.lines or ()
-        memory, change = self.memory, (lines[0] if lines else self.lines.here(), device, size)
-        kind = memory.kind_of.get(change) or memory.kind(*change)
-        memory.changes.extend((clock(), kind))
-        return kind
+        memory, what = self.memory, (lines[0] if lines else self.lines.here(), device, size)
+        change = memory.change_of.get(what) or memory.change(*what)
+        memory.changes += clock(), change.kind
+        return change
 
     def freed(self, device: str, size: int, known: Any) -> None:
-        self.memory.changes.extend((clock(), -known))
+        key, kind = known
+        if key is self.key:
+            self.memory.changes += clock(), -kind
 
     def arena_placed(self, device: str, size: int,
                      values: Sequence[tuple[int, int, int, int, tuple[int, ...]]]) -> None:
@@ -447,9 +499,14 @@ class Span:
 
 def mark(node: Any, line: int) -> None:
     """Give a node, and those below it that have none, the number of a line; UNKNOWN is what they have."""
-    stack = [node] if line != UNKNOWN else []
-    for found in stack:
-        if not found.line and found.op is not Ops.BUFFER:
+    if node.line or line == UNKNOWN:
+        return
+    node.line, stack = line, None
+    for source in node.src:
+        if not source.line and source.op is not BUFFER:
+            stack = [source] if stack is None else [*stack, source]
+    for found in stack or ():
+        if not found.line and found.op is not BUFFER:
             found.line = line
             stack += found.src
 
