@@ -345,3 +345,40 @@ def test_nodes_may_come_in_any_order() -> None:
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     np.testing.assert_array_equal(OnnxRunner(model)(x=X)["y"].numpy(), Y)
+
+
+def test_runs_like_the_one_before_look_at_nothing_but_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["turned"]),
+             helper.make_node("MatMul", ["turned", "weight"], ["y"])]
+    run = OnnxRunner(model_of(nodes, [info("x", [2, "n"]), info("shape", [2], INT64)], [info("y")],
+                              {"weight": WEIGHT}))
+    rng = np.random.default_rng(4)
+
+    def compare(rows: int, x: Any, shape: Any) -> None:
+        given = x.numpy() if isinstance(x, Tensor) else x
+        made = run(x=x, shape=shape)["y"].numpy()
+        np.testing.assert_allclose(made, given.reshape(rows, 3) @ WEIGHT, rtol=1e-5, atol=1e-6)
+
+    def drawn(n: int) -> np.ndarray[Any, Any]:
+        return rng.standard_normal((2, n)).astype(np.float32)
+
+    size = np.array([4, 3])
+    as_tensor = Tensor(size).realize()
+    for kind in (np.asarray, Tensor):
+        for shape in (size, as_tensor):
+            for _ in range(4):
+                compare(4, kind(drawn(6)), shape)
+            checked = OnnxRunner._checked
+            monkeypatch.setattr(OnnxRunner, "_checked", None)  # what is like the run before is not checked
+            compare(4, kind(drawn(6)), shape)
+            monkeypatch.setattr(OnnxRunner, "_checked", checked)
+            for rows in (2, 6, 4):
+                compare(rows, kind(drawn(3 * rows // 2)), np.array([rows, 3]))
+            with pytest.raises(OnnxError, match="'shape' is missing"):
+                run(x=kind(drawn(6)))
+            with pytest.raises(OnnxError, match="it has no 'z'"):
+                run(x=kind(drawn(6)), shape=shape, z=1)
+            with pytest.raises(OnnxError, match="float64"):
+                run(x=kind(drawn(6).astype(np.float64)), shape=shape)
+    kept = [run(x=x, shape=size)["y"] for x in [drawn(6) for _ in range(3)]]
+    assert len({y.uop for y in kept}) == 3

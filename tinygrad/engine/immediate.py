@@ -71,10 +71,9 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
     if type(launch) is not CommandList or launch.beam != BEAM.value:
         return False
     watcher = observer.active if began else None
-    observed = None
-    if watcher is not None:
-        observed = structure.observed or watcher.at_once(launch, template, structure)
-    addresses: dict[int, int] = {}
+    observed = None if watcher is None else (
+        structure.observed or watcher.at_once(launch, template, structure))
+    addresses = {}
     for number, node in enumerate(structure.buffers):
         memory = node.storage.buffer
         if memory is None or memory._memory is None:

@@ -55,6 +55,12 @@ def slot(position: int) -> Slot:
     return Slot(position)
 
 
+@functools.cache
+def plain_structure(count: int) -> Any:
+    """The structure of a call with so many tensors as its arguments, and nothing else."""
+    return (tuple, (tuple, *map(slot, range(count))), (dict,))
+
+
 @dataclasses.dataclass(frozen=True)
 class Identity:
     """An argument without a value to compare by: this very object, kept alive so that its id stays its."""
@@ -141,7 +147,7 @@ def changed(value: Any, change: Callable[[Any], Any]) -> Any:
 class Inputs:
     """A call's arguments, and the tensors among them with their memory."""
 
-    def __init__(self, values: Any) -> None:
+    def __init__(self, values: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
         self.values = values
         self.tensors: list[Tensor] = []
         self.variables: dict[str, int] = {}
@@ -157,7 +163,12 @@ class Inputs:
         """for each tensor, the memory that it showed before it was put in order"""
         self.objects: list[Any] = []
         """arguments that are compared by identity"""
-        self.structure = self.flatten(values)
+        args, kwargs = values
+        if not kwargs and not Size.exists and all([type(value) is Tensor for value in args]):
+            self.tensors += args
+            self.structure = plain_structure(len(args))
+        else:
+            self.structure = self.flatten(values)
 
     @functools.cached_property
     def unrealized(self) -> list[Tensor]:

@@ -43,6 +43,7 @@ from tinygrad.jit.captured_state import (
 )
 from tinygrad.jit.guard_paths import GuardPath, GuardPaths
 from tinygrad.jit.guard_table import broken
+from tinygrad.jit.repeat import MISSED, RepeatedCall, repeated_call
 from tinygrad.jit.saved import Saved, load, save
 from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.jit.trace import GIVEN_UP, SEED, Output, Trace, argument_source
@@ -96,6 +97,8 @@ class TinyJit(Generic[P, R]):
         self.function = function
         self.name = described(function)
         self.traces: OrderedDict[CallKind, Trace] = OrderedDict()
+        self.repeated: RepeatedCall | None = None
+        """calls like the last one, whose trace is the one used last"""
         self.of_instance: dict[int, TinyJit[Any, R]] = {}
         self.in_vain = 0
         self.made: set[GuardPath] = set()
@@ -131,6 +134,7 @@ class TinyJit(Generic[P, R]):
     def reset(self) -> None:
         """Forget all traces."""
         self.traces.clear()
+        self.repeated = None
         self.of_instance.clear()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -141,6 +145,11 @@ class TinyJit(Generic[P, R]):
         if not JIT or Capture.current() is not None or is_transforming():
             return self.function(*bound, *args, **kwargs)
         with engine_lock:
+            if self.repeated is not None and not kwargs and observer.active is None and DEBUG.value < 2:
+                result = self.repeated(args, self.writes_pending)
+                if result is not MISSED:
+                    return result  # type: ignore[no-any-return]  # what the function returned
+            self.repeated = None
             inputs = Inputs((args, dict(sorted(kwargs.items()))))
             inputs.realize(self.writes_pending)
             kind, trace = self.trace_for(inputs)
@@ -151,6 +160,7 @@ class TinyJit(Generic[P, R]):
                 watcher = observer.active
                 began = clock() if watcher is not None else 0.0
                 try:
+                    self.repeated = repeated_call(kind, trace)
                     return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
                 finally:
                     if watcher is not None:

@@ -146,6 +146,8 @@ class Trace:
     """the arrays and lists that the function made tensors of; None for a function without Python"""
     guards: list[Guard] = dataclasses.field(default_factory=list)
     """what was taken for granted: where it does not hold any more, the function is traced again"""
+    repeated: Any = None
+    """calls like the last one (`jit/repeat.py`); False where this trace has none such, None until one asks"""
     last_left: weakref.ref[Left] | None = None
     """where the last replay left gradients"""
     kept: list[Tensor] = dataclasses.field(default_factory=list)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,26 @@ class Replayed(PureJit[..., Any]):
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
         if tracer.trace is not None:
             self.traces[kind] = tracer.trace
+
+
+class TracedRun(NamedTuple):
+    """A run by a trace that computes all outputs."""
+
+    given: Mapping[str, Value]
+    names: tuple[str, ...]
+    """the inputs that the trace takes"""
+    trace: Replayed
+    outputs: tuple[str, ...]
+
+
+class RepeatedRun(NamedTuple):
+    """What runs like the last one do: nothing needs to be compared with what the model says."""
+
+    kinds: dict[str, tuple[Any, ...]]
+    """of each input, as `OnnxRunner._kind_given` says"""
+    names: tuple[str, ...]
+    trace: Replayed
+    outputs: tuple[str, ...]
 
 
 class OnnxRunner:
@@ -94,6 +114,10 @@ class OnnxRunner:
         self._reads_values = False
         """whether nothing can be traced: every call walks the whole graph then"""
         self._kinds: dict[Any, Replayed | None] = {}
+        self._traced: TracedRun | None = None
+        """the run that just ended, if it was by a trace alone"""
+        self._last: RepeatedRun | None = None
+        """runs like the last one, if that was such"""
         self._copies: dict[str, Tensor] = {}
         """copies of arrays that were inputs of a call, which no other call has now"""
 
@@ -107,16 +131,59 @@ class OnnxRunner:
             raise OnnxError(f"inputs are given by name, run({{name: x}}) or run(name=x), got a "
                             f"{type(inputs).__name__}; the model takes {_listed(self.inputs)}")
         inputs = {**(inputs or {}), **named}
-        given = self._checked(inputs)
-        results = {name: self._public(value) for name, value in self.values(given).items()}
+        given, values = self._repeated(inputs)
+        if values is None:
+            self._last = None
+            given = self._checked(inputs)
+            values = self.values(given)
+            self._note_kinds(inputs, given)
+        results = {name: self._public(value) for name, value in values.items()}
         is_alone = all([isinstance(v, Tensor) and v._is_fully_realized for v in results.values()])
         if is_alone and Capture.current() is None:  # nothing refers to the inputs
             self._copies.update({name: given[name] for name, value in inputs.items()
-                                 if isinstance(value, np.ndarray) and isinstance(given[name], Tensor)})
+                                 if isinstance(value, np.ndarray) and isinstance(given.get(name), Tensor)})
         return results
 
     def __repr__(self) -> str:
         return f"<OnnxRunner {self.device} {_listed(self.inputs)} -> {_listed(self.outputs)}>"
+
+    def _repeated(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, Value] | None]:
+        """What the trace of the last run takes, and the outputs; None, with nothing done, for inputs of
+        another kind."""
+        last = self._last
+        if last is None or len(inputs) != len(last.kinds):
+            return {}, None
+        kinds = last.kinds
+        for name, value in inputs.items():
+            if name not in kinds or kinds[name] != self._kind_given(name, value):
+                return {}, None
+        given = {name: self._copy_in_place(name, value) if isinstance(value, np.ndarray) else value
+                 for name, value in inputs.items() if name in last.names}
+        if any([value is None for value in given.values()]):
+            return {}, None
+        return given, dict(zip(last.outputs, last.trace(*[given[n] for n in last.names]), strict=True))
+
+    def _note_kinds(self, inputs: Mapping[str, Any], given: Mapping[str, Value]) -> None:
+        """After a run: which inputs are like these, if it was by a trace that took them as they are, or took
+        copies of arrays."""
+        run, self._traced = self._traced, None
+        if run is not None and run.given is given and all([name in inputs and (
+                given[name] is inputs[name] or isinstance(inputs[name], np.ndarray)) for name in run.names]):
+            kinds = {name: self._kind_given(name, value) for name, value in inputs.items()}
+            self._last = RepeatedRun(kinds, run.names, run.trace, run.outputs)
+
+    def _kind_given(self, name: str, value: Any) -> tuple[Any, ...]:
+        """What an input has to have in common with another to be given to the same trace: its value, where a
+        run read that."""
+        if name in self._read_inputs:
+            if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+                return value.shape, value.dtype, value.tobytes()
+            return (value.uop,) if isinstance(value, Tensor) else (object(),)
+        if isinstance(value, Tensor):
+            if value.uop.has_sizes:
+                return (object(),)
+            return Tensor, value.shape, value.dtype, value.device
+        return (np.ndarray, value.shape, value.dtype) if isinstance(value, np.ndarray) else (object(),)
 
     def values(self, given: Mapping[str, Value]) -> dict[str, Value]:
         """The outputs for checked inputs, in whatever form they have: strings stay arrays."""
@@ -152,6 +219,8 @@ class OnnxRunner:
             try:
                 made = dict(zip(self._cut.given, jit(*free.values()), strict=True))
                 is_all = len(made) == len(self.outputs) and not self._cut.walked
+                if is_all and not self._host and not texts and self._axes is None:
+                    self._traced = TracedRun(given, tuple(free), jit, tuple(self._cut.given))
                 return made if is_all else self._finished(made, {**given, **fixed})
             except OnnxError as error:
                 if not isinstance(error.__cause__, JitError):

@@ -1,0 +1,169 @@
+"""A call like the one before it, in few steps: `RepeatedCall`.
+
+Most calls of a small function are alike: plain tensors whose memory is there, and a trace that makes new
+tensors of them by one command. For such a kind of call it is decided once which address stands where among
+the command's arguments; a call then only checks that it is of that kind, which `jit.py` does for all kinds in
+three times as many steps. What is not so in every respect goes that way.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tinygrad.device import Buffer, Device
+from tinygrad.device.queue import ThreadedQueue
+from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.node_flags import MEMORY, WRITES
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.sharding import Placement
+from tinygrad.helpers import ALLOW_TF32, NOOPT
+from tinygrad.jit.arguments import CallKind, Inputs, Slot, changed, plain_structure
+from tinygrad.jit.trace import Output, Trace, node_over
+from tinygrad.tensor import Tensor
+from tinygrad.tensor.live import LIVE
+from tinygrad.tensor.modes import no_grad
+
+MISSED = object()
+"""In place of a result: the call is of another kind, or cannot run here and now; nothing was done."""
+NO_INPUTS = Inputs(((), {}))
+BUFFER, RESHAPE = Ops.BUFFER, Ops.RESHAPE
+
+
+class ArgumentKind(NamedTuple):
+    """What a tensor argument has to be."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    device: Placement
+    requires_grad: bool | None
+
+
+class RepeatedCall:
+    """Calls of one kind whose trace computes new tensors alone."""
+
+    def __init__(self, kind: CallKind, trace: Trace) -> None:
+        self.guards = trace.guards
+        self.arguments = [ArgumentKind(*tensor) for tensor in kind.tensors]
+        self.modes = modes_of(kind)
+        command = trace.engine.one_command
+        assert command is not None
+        queue = Device[command.device].queue
+        assert isinstance(queue, ThreadedQueue)
+        self.command, self.queue = command, queue
+        taken = command.taken(trace.no_gradients)
+        slots = {place: memory for place, memory in trace.input_places}
+        slots.update((place, len(kind.tensors) + i) for i, place in enumerate(trace.fresh_places))
+        self.slots = [slots[place] for _, place in taken.open_arguments]
+        """for each address among the command's arguments, the memory: that of tensors, then of results"""
+        self.others: list[Buffer] = [buffer for buffer in taken.buffers if buffer is not None]
+        """the command's own memory"""
+        self.fresh = [trace.places[number] for number in trace.fresh_places]
+        number_of = {place: i for i, place in enumerate(trace.fresh_places)}
+        self.outputs: list[tuple[Output, int]] = [(o, number_of[o.places[0]]) for o in trace.outputs]
+        """each with the number of the new memory that it lies in"""
+        self.result = result_of(trace.structure)
+
+    def __call__(self, tensors: Sequence[Any], writes_pending: bool) -> Any:
+        """What such a call returns; MISSED, with nothing done, for any other. `writes_pending`: whether what
+        is pending for other tensors is to be written first."""
+        modes = (Tensor.training, no_grad.state.depth > 0, Device.DEFAULT, dtypes.default_float,
+                 dtypes.default_int, NOOPT.value != 0, ALLOW_TF32.value != 0)
+        if modes != self.modes:
+            return MISSED
+        memory = self.memory_of(tensors)
+        if memory is None or (writes_pending and is_any_write_pending()):
+            return MISSED
+        for guard in self.guards:
+            if not guard.holds(NO_INPUTS):
+                return MISSED
+        fresh = [place.new_buffer() for place in self.fresh]
+        memory += fresh
+        for buffer in (*memory, *self.others):
+            uses = buffer.root.uses
+            if uses is not None and uses.before_writing():
+                return MISSED
+        command, queue = self.command, self.queue
+        with queue.lock:
+            if not queue.runs_here(command.seconds, ()):
+                return MISSED
+            addresses = np.array([memory[i].address for i in self.slots], np.int64)
+            queue.exec_list(command.kernels, command.changing, addresses, command.seconds)
+        command.count_run()
+        places = self.fresh
+        nodes = [node_over(places[i].placeholder, buffer) for i, buffer in enumerate(fresh)]
+        return self.result([output.tensor_over(nodes[i]) for output, i in self.outputs])
+
+    def memory_of(self, tensors: Sequence[Any]) -> list[Buffer] | None:
+        """Where the arguments lie, each on its own; None for others than these calls have, and for such as
+        have to be computed, written or put in order first."""
+        if len(tensors) != len(self.arguments):
+            return None
+        found: list[Buffer] = []
+        storages = []
+        for tensor, (shape, dtype, device, requires_grad) in zip(tensors, self.arguments, strict=True):
+            if type(tensor) is not Tensor:
+                return None
+            node = memory = tensor._uop
+            if node.has_sizes:
+                return None
+            if node.flags & (MEMORY | WRITES) != MEMORY or node.dtype is not dtype or node.shape != shape \
+                    or tensor._requires_grad is not requires_grad:
+                return None
+            while memory.op is RESHAPE:
+                memory = memory.src[0]
+            if memory.op is not BUFFER:
+                return None
+            spec, storage = memory.arg, memory.storage
+            buffer = storage.buffer
+            if spec.device != device or spec.layout is not None or spec.version != storage.version \
+                    or storage.writer is not None or buffer is None or buffer._memory is None:
+                return None
+            found.append(buffer)
+            storages.append(storage)
+        return found if len(set(map(id, storages))) == len(found) else None
+
+
+def repeated_call(kind: CallKind, trace: Trace) -> RepeatedCall | None:
+    """What repeats calls of this kind, which have this trace, if they are such."""
+    if trace.repeated is None:
+        trace.repeated = RepeatedCall(kind, trace) if is_repeatable(kind, trace) else False
+    return trace.repeated or None
+
+
+def is_repeatable(kind: CallKind, trace: Trace) -> bool:
+    """Whether calls take plain tensors, each with memory of its own on one device, and compute new ones of
+    them and of what the trace holds, as this thread can do at once."""
+    count = len(kind.tensors)
+    is_plain = kind.structure == plain_structure(count) and kind.same == tuple(range(count)) \
+        and not any(layout is not None for layout in kind.layouts) \
+        and all(type(size) is int for shape, *_ in kind.tensors for size in shape)
+    if not trace.makes_only_results or not is_plain or trace.size_guards or trace.captured.other_uses:
+        return False
+    command = trace.engine.one_command
+    return command is not None and not command.variables \
+        and isinstance(Device[command.device].queue, ThreadedQueue)
+
+
+def modes_of(kind: CallKind) -> tuple[Any, ...]:
+    """What of a kind of call does not depend on its arguments."""
+    return (kind.training, kind.no_grad, kind.device, kind.default_float, kind.default_int, kind.plain,
+            kind.tf32)
+
+
+def is_any_write_pending() -> bool:
+    """Whether some tensor shows memory that is still to be written, or is made of such."""
+    return any([t._uop.flags & WRITES for reference in list(LIVE) if (t := reference()) is not None])
+
+
+def result_of(structure: Any) -> Callable[[list[Tensor]], Any]:
+    """What makes a result of this structure of a trace's tensors."""
+    if type(structure) is Slot:
+        position = structure.position
+        return lambda tensors: tensors[position]
+    if type(structure) in (list, tuple) and all(type(slot) is Slot for slot in structure):
+        positions = [slot.position for slot in structure]
+        kind: Any = type(structure)
+        return lambda tensors: kind([tensors[i] for i in positions])
+    return lambda tensors: changed(structure, lambda v: tensors[v.position] if isinstance(v, Slot) else v)
