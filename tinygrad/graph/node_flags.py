@@ -45,11 +45,23 @@ def _costly(flags: int, arg: object) -> int:
     return flags if flags & READS else flags | COSTLY
 
 
+class Assignments:
+    """How many ASSIGN nodes were ever made: while there are no more, nobody has one who had none."""
+
+    count = 0
+
+    @classmethod
+    def flags(cls, flags: int, arg: object) -> int:
+        """Those of a new one."""
+        cls.count += 1
+        return flags | WRITES | MEMORY
+
+
 FLAG_RULES: Final[dict[Ops, Callable[[int, Any], int]]] = {
     **dict.fromkeys(COSTLY_OPS, _costly),
     **dict.fromkeys(Family.VIEW, lambda flags, arg: flags),
     Ops.BUFFER: lambda flags, arg: LEAF | MEMORY | READS,
-    Ops.ASSIGN: lambda flags, arg: flags | WRITES | MEMORY,
+    Ops.ASSIGN: Assignments.flags,
     Ops.DETACH: lambda flags, arg: flags & ~LEAF if arg is None else flags & PASSED_ON | LEAF,
     Ops.CUSTOM_GRADIENT:
         lambda flags, arg: flags & PASSED_ON | (LEAF if isinstance(arg, Argument) else 0),

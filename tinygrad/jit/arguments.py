@@ -35,7 +35,7 @@ from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, NOOPT
 from tinygrad.tensor import Tensor
-from tinygrad.tensor.live import pending_among, unrealized_tensors
+from tinygrad.tensor.live import PendingWrites, pending_among, unrealized_tensors
 from tinygrad.tensor.modes import no_grad
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -228,7 +228,7 @@ class Inputs:
     def realize(self, writes_pending: bool = True) -> None:
         """Give every input memory in which it lies in order; write what is pending for other tensors too."""
         todo = list(filter(is_to_compute, self.tensors))
-        if writes_pending:
+        if writes_pending and PendingWrites.may_exist():
             todo += pending_among(self.unrealized)
         if todo:
             todo[0].realize(*todo[1:])

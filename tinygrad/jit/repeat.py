@@ -22,7 +22,7 @@ from tinygrad.helpers import ALLOW_TF32, NOOPT
 from tinygrad.jit.arguments import CallKind, Inputs, Slot, changed, plain_structure
 from tinygrad.jit.trace import Output, Trace, node_over
 from tinygrad.tensor import Tensor
-from tinygrad.tensor.live import LIVE
+from tinygrad.tensor.live import PendingWrites
 from tinygrad.tensor.modes import no_grad
 
 MISSED = object()
@@ -73,7 +73,7 @@ class RepeatedCall:
         if modes != self.modes:
             return MISSED
         memory = self.memory_of(tensors)
-        if memory is None or (writes_pending and is_any_write_pending()):
+        if memory is None or (writes_pending and PendingWrites.may_exist()):
             return MISSED
         for guard in self.guards:
             if not guard.holds(NO_INPUTS):
@@ -150,11 +150,6 @@ def modes_of(kind: CallKind) -> tuple[Any, ...]:
     """What of a kind of call does not depend on its arguments."""
     return (kind.training, kind.no_grad, kind.device, kind.default_float, kind.default_int, kind.plain,
             kind.tf32)
-
-
-def is_any_write_pending() -> bool:
-    """Whether some tensor shows memory that is still to be written, or is made of such."""
-    return any([t._uop.flags & WRITES for reference in list(LIVE) if (t := reference()) is not None])
 
 
 def result_of(structure: Any) -> Callable[[list[Tensor]], Any]:

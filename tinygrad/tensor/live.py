@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from tinygrad.graph.leaf_tensors import below_detaches, constant_leaves, leaf_node
-from tinygrad.graph.node_flags import MEMORY, WRITES
+from tinygrad.graph.node_flags import MEMORY, WRITES, Assignments
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.uop import UOp
@@ -48,6 +48,25 @@ def placed(tensors: Sequence[Tensor]) -> list[UOp]:
 def flags_of(tensors: Sequence[Tensor]) -> int:
     """The flags that the nodes of some tensors have together."""
     return functools.reduce(operator.or_, [t._uop.flags for t in tensors], 0)
+
+
+class PendingWrites:
+    """What is known of the writes that live tensors still show."""
+
+    none_up_to = -1
+    """the number of ASSIGN nodes, up to which no live tensor was made of one"""
+
+    @classmethod
+    def may_exist(cls) -> bool:
+        """Whether a live tensor shows memory that is still to be written, or is made of such. Looks at all
+        tensors only where a new ASSIGN node was made since it found none."""
+        count = Assignments.count
+        if count == cls.none_up_to:
+            return False
+        found = any([t._uop.flags & WRITES for reference in list(LIVE) if (t := reference()) is not None])
+        if not found:
+            cls.none_up_to = count
+        return found
 
 
 def pending_assignments() -> list[Tensor]:
