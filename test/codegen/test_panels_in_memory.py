@@ -102,3 +102,16 @@ def test_rows_that_need_no_panel_ask_for_more_of_them_ahead() -> None:
     x, weights = Tensor(normal(4, 1024)).realize(), Tensor(normal(1024, 1024)).realize()
     plan = choose_plan(nest_of(x @ weights), MACHINES["AVX-512"].machine)
     assert Stage not in map(type, plan.opts) and Prefetch in map(type, plan.opts)
+
+
+@pytest.mark.parametrize("machine, width", [(AVX2, 16), (AVX512, 64)])
+@pytest.mark.parametrize("rows, is_asked_for", [(1, True), (12, True), (28, True), (1000, False)])
+def test_few_tiles_ask_for_the_panels_of_a_large_matrix(machine: Machine, width: int, rows: int,
+                                                        is_asked_for: bool) -> None:
+    x, weights = Tensor(normal(rows, 1024)).realize(), Tensor.empty(1024, 1024).realize()
+    plan = choose_plan(nest_of(x @ in_panels(weights, width)), machine)
+    hints = [o for o in plan.opts if isinstance(o, Prefetch)]
+    assert [hint.loop == hint.along for hint in hints] == [True] * is_asked_for
+    small = Tensor.empty(1024, width).realize()  # it stays in the L2 cache
+    plan = choose_plan(nest_of(x @ in_panels(small, width)), machine)
+    assert not any(isinstance(o, Prefetch) for o in plan.opts)

@@ -11,6 +11,8 @@ they read from. So four kinds of loops wait for memory that a hint would have br
 that no cache held 3.4, and 2.8, 9 rows times 1536 x 384 0.35, and 0.28; the products of a convolution
 with stride 2 took 11.3, and 8.9; a softmax of 4096 x 4096 took 4.1, and 2.5; a layer norm of 4096 x 4096 took
 2.2, and 1.9, one of 8192 x 1024 took 0.71, and 0.64.)
+
+And few tiles that read the panels of a large matrix wait for memory as if nobody had asked, in order or not.
 """
 from __future__ import annotations
 
@@ -36,6 +38,12 @@ JUMPS_AHEAD, FILL_AHEAD, STREAM_AHEAD = 32 << 10, 4 << 10, 2 << 10
 MOST_FILLED_FOR = 256
 """Tiles that read a panel, beyond which filling it is a hundredth of the time: hints are of no use, and they
 made two threads that go over the same rows lose step (4096 x 4096 x 64 took 1.2 times as long)."""
+
+
+FEW_TILES = 8
+"""Tiles that read a panel of a large matrix, up to which it pays to ask for it in all of them (two cores of
+an Intel server, 16 pixels times 4608 x 512 weights in tiles of 4 by 64: 820 us, 670 so; 49 pixels times 2304
+x 256 in tiles of 7 by 32: 340, and 305)."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +208,9 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], expensive: list[UOp]) -> 
         in_loops_inside = {_memory(a) for a in reads if not inside.isdisjoint(a.ranges)}
         walks = [a for a in _walks(reads, loop) if _has_lanes(a) and _memory(a) not in in_loops_inside
                  and all(r in around for r in a.ranges if r.arg[1] in LOOPS)]
-        if contraction_of(node) is not None:  # of what other tiles read again, they find most in the caches
-            walks = [a for a in walks if all(r in a.ranges for r in node.ranges if r.arg[1] in LOOPS)]
+        if contraction_of(node) is not None:  # of many tiles, all but the first find it in the caches
+            walks = [a for a in walks if prod(r.extent for r in node.ranges if r.arg[1] in LOOPS
+                                              and r not in a.ranges) <= FEW_TILES]
         if not walks:
             continue
         jumps = [a for a in walks if a.steps[loop] * a.node.dtype.itemsize >= 2 * _read_at_once(a)]
