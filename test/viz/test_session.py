@@ -153,6 +153,73 @@ def test_a_profile_has_what_ran_in_its_block(capsys: pytest.CaptureFixture[str],
         p.rows("colour")
 
 
+def test_a_profile_within_another_counts_its_own_part() -> None:
+    x = Tensor(np.ones((24, 8), np.float32)).realize()
+    with tinygrad.profile() as outer:
+        (x * 2).realize()
+        with tinygrad.profile() as inner:
+            (x * 2).realize()
+        x.sum(1).realize()
+    assert {row.name: row.count for row in inner.rows()} == {"e_24_8": 1}
+    assert {row.name: row.count for row in outer.rows()} == {"e_24_8": 2, "r_24_8": 1}
+    assert tinygrad.observer.active is None
+
+
+def test_profiles_may_end_in_another_order_than_they_began() -> None:
+    """As those of threads and of generators do."""
+    x = Tensor(np.ones((24, 8), np.float32)).realize()
+    first, second = tinygrad.profile(), tinygrad.profile()
+    one = first.__enter__()
+    (x * 2).realize()
+    two = second.__enter__()
+    (x * 2).realize()
+    first.__exit__(None, None, None)
+    x.sum(1).realize()
+    second.__exit__(None, None, None)
+    (x * 2).realize()
+    assert {row.name: row.count for row in one.rows()} == {"e_24_8": 2}
+    assert {row.name: row.count for row in two.rows()} == {"e_24_8": 1, "r_24_8": 1}
+    assert tinygrad.observer.active is None
+
+
+def test_profiles_of_several_threads_miss_nothing_and_leave_nothing() -> None:
+    counted, started = [], threading.Barrier(3)
+
+    def profiled(factor: int) -> None:
+        x = Tensor(np.ones(8, np.float32)).realize()
+        started.wait()
+        for _ in range(5):
+            with tinygrad.profile() as p:
+                for _ in range(10):
+                    (x * factor).realize()
+            counted.append(sum(row.count for row in p.rows()))
+
+    threads = [threading.Thread(target=profiled, args=(2 + i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(counted) == 15 and min(counted) >= 10
+    assert tinygrad.observer.active is None
+
+
+def test_an_empty_profile_stays_empty(tmp_path: Path) -> None:
+    ended = run("""
+import tinygrad
+with tinygrad.profile() as p:
+    pass
+(tinygrad.Tensor([1.0, 2.0]) + 1).realize()
+print(p.rows(), p.rows("stage"))
+p.table()
+""", VIZ="1", VIZ_FOLDER=str(tmp_path))
+    assert ended.stdout.splitlines() == ["[] []", "no kernel ran"], ended.stderr
+
+
+def test_tables_of_a_program_that_ran_nothing_are_one_sentence(tmp_path: Path) -> None:
+    ended = run("import tinygrad", PROFILE="1", VIZ_FOLDER=str(tmp_path))
+    assert ended.stderr.splitlines()[:-1] == ["no kernel ran"]
+
+
 def test_a_trace_is_bounded_and_says_what_is_left_out(tmp_path: Path) -> None:
     recorder = Recorder()
     writer = TraceWriter(recorder, tmp_path / "t.json", most_bytes=4000)

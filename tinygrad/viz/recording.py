@@ -238,7 +238,10 @@ class Exporter:
     def schedules(self, kernels: list[Json], room: int) -> list[Json]:
         """Every schedule, with its graph as far as there is room, the dearest first."""
         found = [self.schedule(graph) for graph in list(self.recorder.schedules)]
-        without = 0
+        without, left_out = 0, self.recorder.schedules_left_out
+        if left_out:
+            self.notes.append(f"{left_out:,} of {len(found) + left_out:,} graphs, the last ones, are not "
+                              f"shown: {len(found)} are kept")
 
         def cost(one: Json) -> float:
             return sum(float(kernels[item[0]]["seconds"]) for item in one["items"] if item[0] >= 0)

@@ -27,7 +27,7 @@ from tinygrad.helpers import cache_dir
 from tinygrad.viz.page import bounded_page, write_page
 from tinygrad.viz.recorder import Recorder
 from tinygrad.viz.recording import Exporter
-from tinygrad.viz.table import Row, rows_of, table
+from tinygrad.viz.table import KINDS, NOTHING, Row, rows_of, table
 from tinygrad.viz.trace import TraceWriter, write_trace
 
 FIRST_PAGE = 5.0
@@ -168,8 +168,8 @@ class Session:
 
     def tables(self) -> str:
         """What PROFILE prints."""
-        parts = [table(rows_of(self.recorder, by), by) for by in ("kernel", "line", "module", "stage")]
-        return "\n\n".join(parts)
+        parts = [table(rows_of(self.recorder, by), by) for by in KINDS]
+        return "\n\n".join(part for part in parts if part != NOTHING) or NOTHING
 
 
 _session: Session | None = None
@@ -213,7 +213,7 @@ class Profile:
         """How often each site ran in the block, and for how long."""
         if self.after is None:
             self.recorder.settle()
-        after = self.after or totals(self.recorder)
+        after = totals(self.recorder) if self.after is None else self.after
         before = self.before + [(0, 0.0)] * (len(after) - len(self.before))
         return [(n - m, t - s) for (n, t), (m, s) in zip(after, before, strict=True)]
 
@@ -246,7 +246,8 @@ def totals(recorder: Recorder) -> list[tuple[int, float]]:
 def profile() -> Iterator[Profile]:
     """Record what runs in the block: `with tinygrad.profile() as p: ...`, then `p.table()`, `p.rows()` and
     `p.save("trace.json")`. Work that was given before has run when the block begins, and the block's own when
-    it ends. One block at a time; inside a program under VIZ=1 or PROFILE=1 it shows its part of that.
+    it ends; so has what other threads did meanwhile. Blocks may be within each other, and those of several
+    threads end in any order; inside a program under VIZ=1 or PROFILE=1 a block shows its part of that.
 
     >>> import tinygrad
     >>> with tinygrad.profile() as p:
@@ -255,14 +256,49 @@ def profile() -> Iterator[Profile]:
     [1]
     """
     Device.synchronize()
-    watcher = observer.active
-    recorder = watcher if isinstance(watcher, Recorder) else Recorder()
+    recorder = _blocks.begin()
     recorder.settle()
-    observer.active = recorder
     found = Profile(recorder)
     try:
         yield found
     finally:
         Device.synchronize()
-        observer.active = watcher
+        _blocks.end(recorder)
         found.end()
+
+
+class Blocks:
+    """The blocks of `profile()` that are open; they share one recorder, which goes with the last of them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.recorder: Recorder | None = None
+        self.open = 0
+        self.before: observer.Observer | None = None
+        """who watched before the first of them"""
+
+    def begin(self) -> Recorder:
+        """A block begins: who records it."""
+        with self.lock:
+            watcher = observer.active
+            if isinstance(watcher, Recorder) and watcher is not self.recorder:
+                return watcher
+            if self.recorder is None:
+                self.before, self.recorder = watcher, Recorder()
+                observer.active = self.recorder
+            self.open += 1
+            return self.recorder
+
+    def end(self, recorder: Recorder) -> None:
+        """A block that it recorded ends."""
+        with self.lock:
+            if recorder is not self.recorder:
+                return
+            self.open -= 1
+            if self.open == 0:
+                if observer.active is recorder:
+                    observer.active = self.before
+                self.recorder = self.before = None
+
+
+_blocks = Blocks()
