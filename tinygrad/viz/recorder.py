@@ -525,8 +525,8 @@ def is_number(node: Any) -> bool:
 
 
 def is_shared(node: Any) -> bool:
-    """Whether a node is one for all lines that use it, a number or memory in a tensor's shape, so that its line
-    is that of the first of them alone."""
+    """Whether a node is one for all lines that use it, a number or memory in a tensor's shape: its line is
+    only that of the first."""
     return is_number(node) or (node.op is Ops.RESHAPE and node.src[0].op is BUFFER)
 
 
