@@ -123,6 +123,22 @@ def test_a_page_that_would_be_too_large_leaves_out_the_cheapest_kernels_and_says
     assert [k["name"] for k in found["kernels"]] == [k.name for k in recorder.kernels]
 
 
+def test_machine_code_that_there_was_no_time_for_is_in_a_later_page() -> None:
+    recorder = Recorder(keeps_stages=True)
+    tinygrad.observer.active = recorder
+    try:
+        (Tensor(np.ones((7, 21), np.float32)) * 5).sum(1).realize()
+    finally:
+        tinygrad.observer.active = None
+    exporter = Exporter(recorder)
+    exporter.seconds = 0.0
+    (before,) = [k for k in exporter.export()["kernels"] if k["count"]]
+    exporter.seconds = 8.0
+    (after,) = [k for k in exporter.export()["kernels"] if k["count"]]
+    assert "assembly" not in before and after["assembly"] and exporter.seconds < 8.0
+    assert before["source"] == after["source"] and "alternatives" in after
+
+
 # --- tinygrad.profile() -------------------------------------------------------------------------------------
 
 

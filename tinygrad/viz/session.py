@@ -26,7 +26,7 @@ from tinygrad.device.queue import clock
 from tinygrad.helpers import cache_dir
 from tinygrad.viz.page import bounded_page, write_page
 from tinygrad.viz.recorder import Recorder
-from tinygrad.viz.recording import Exporter
+from tinygrad.viz.recording import MOST_SECONDS, SECONDS_MEANWHILE, Exporter
 from tinygrad.viz.table import KINDS, NOTHING, Row, rows_of, table
 from tinygrad.viz.trace import TraceWriter, write_trace
 
@@ -122,6 +122,7 @@ class Session:
         if self.exporter is None:
             return None
         with self.writing:
+            self.exporter.seconds = MOST_SECONDS if self.stopping.is_set() else SECONDS_MEANWHILE
             html = bounded_page(self.exporter)
             found: Path | None = self.in_some_folder(lambda path: self.written(path, html), self.page)
             return found

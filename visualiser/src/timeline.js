@@ -84,7 +84,8 @@ export function timelineView(main, recording, chosen, go) {
       g.fillStyle = faint;
       g.fillRect(x(moment), 0, 1, high);
       g.fillStyle = ink;
-      g.fillText(seconds(moment * 1e-9), x(moment) + 3, 8);
+      const text = seconds(moment * 1e-9);
+      if (x(moment) + 3 + g.measureText(text).width < wide) g.fillText(text, x(moment) + 3, 8);
     }
     drawn = 0;
     let y = HEAD;
