@@ -145,6 +145,9 @@ def test_adapters_lower_the_loss_of_a_language_model(tmp_path: Path) -> None:
     ("gpt.py", "none.txt", "", (), "No such file"),
     ("resnet.py", "--images", ".", ("PIL", "matplotlib", "sklearn"), "a folder for each of"),
     ("lora.py", "--model", "none.gguf", ("tokenizers", "jinja2"), "none.gguf"),
+    ("vae.py", "--out", "none/vae.png", ("matplotlib", "sklearn"), "--out: there is no folder none"),
+    ("gan.py", "--out", "gan.xyz", ("PIL", "sklearn"), "gan.xyz has no name of a picture, such as gan.png"),
+    ("resnet.py", "--weights", "/", ("PIL", "matplotlib", "sklearn"), "--weights: / is a folder"),
 ])
 def test_what_is_missing_is_said_before_anything_runs(program: str, option: str, value: str, text: str,
                                                       libraries: tuple[str, ...], tmp_path: Path) -> None:

@@ -74,11 +74,27 @@ def test_what_a_program_did_before_it_failed_is_written(tmp_path: Path) -> None:
     assert sum(k["count"] for k in data["kernels"]) == 3
 
 
-def test_a_program_that_is_terminated_leaves_its_recording(tmp_path: Path) -> None:
-    ended = run(PROGRAM + "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)", VIZ="1",
-                VIZ_FOLDER=str(tmp_path))
-    assert ended.returncode == -signal.SIGTERM
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["killed", "terminal closed"])
+def test_a_program_that_is_terminated_leaves_its_recording(number: signal.Signals, tmp_path: Path) -> None:
+    ended = run(PROGRAM + f"import os\nos.kill(os.getpid(), {int(number)})", VIZ="1", VIZ_FOLDER=str(tmp_path))
+    assert ended.returncode == -number
     assert path_in(ended.stderr, "recording").is_file()
+
+
+def test_a_signal_may_come_while_memory_is_counted() -> None:
+    """Then the thread that writes the recording is the one that counts."""
+    recorder = Recorder()
+
+    def counting() -> None:
+        with recorder.memory.lock:
+            recorder.memory.change(0, "CPU", 4)
+            recorder.allocated("CPU", 4)
+            recorder.settle()
+
+    thread = threading.Thread(target=counting, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive() and recorder.memory.used == 4
 
 
 @pytest.mark.slow

@@ -36,6 +36,8 @@ SHARE, TRACE_SHARE = 0.02, 0.05
 """Of the time, what writing the page takes at most, and what writing the trace does: then each waits."""
 LOOK = 1.0
 """Seconds between looks at whether there is something to write."""
+ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+"""Signals that end a program which handles none: `kill`, and a terminal that is closed."""
 MOST_PAGES = 30
 """Recordings that stay in the folder; the oldest go first."""
 
@@ -81,8 +83,9 @@ class Session:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=forget)
         with contextlib.suppress(ValueError):  # in another thread than the main one
-            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-                signal.signal(signal.SIGTERM, self.terminated)
+            for number in ENDING:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, self.terminated)
         self.thread.start()
 
     def terminated(self, number: int, frame: Any) -> None:
