@@ -159,6 +159,20 @@ def test_what_is_missing_is_said_before_anything_runs(program: str, option: str,
     assert f"{program}: error: " in said and text in said
 
 
+def test_a_checkpoint_of_another_model_is_not_gone_on_from(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("to be, or not to be: that is the question.\n" * 9, encoding="utf-8")
+    given = (tmp_path / "text.txt", "--layers", 1, "--heads", 1, "--context", 4, "--batch", 2, "--folder",
+             tmp_path / "checkpoints")
+    run("train_gpt_distributed.py", *given, "--width", 8, "--steps", 1)
+    said = run("train_gpt_distributed.py", *given, "--width", 6, "--steps", 2, "--resume", code=2)
+    assert "is of another text or model: see model." in said
+
+
+def test_one_sentence_is_like_none(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="text is cut into tokens by tokenizers")
+    assert "two or more" in run("sentences.py", "one", code=2)
+
+
 def test_a_policy_learns_to_keep_the_pole_up(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the picture is matplotlib's")
     pytest.importorskip("gymnasium", reason="cart and pole are gymnasium's")

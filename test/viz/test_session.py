@@ -76,7 +76,8 @@ def test_what_a_program_did_before_it_failed_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["killed", "terminal closed"])
 def test_a_program_that_is_terminated_leaves_its_recording(number: signal.Signals, tmp_path: Path) -> None:
-    ended = run(PROGRAM + f"import os\nos.kill(os.getpid(), {int(number)})", VIZ="1", VIZ_FOLDER=str(tmp_path))
+    program = PROGRAM + f"import os\nos.kill(os.getpid(), {int(number)})"
+    ended = run(program, VIZ="1", VIZ_FOLDER=str(tmp_path))
     assert ended.returncode == -number
     assert path_in(ended.stderr, "recording").is_file()
 
