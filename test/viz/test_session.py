@@ -1,6 +1,7 @@
 """VIZ=1, PROFILE=1, tinygrad.profile(), `python -m tinygrad.viz`: what they write, and what may go wrong."""
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from tinygrad.viz.__main__ import Server, main
 from tinygrad.viz.page import MOST_PAGE, bounded_page, recording_in, template
 from tinygrad.viz.recorder import Recorder
 from tinygrad.viz.recording import Exporter
+from tinygrad.viz.session import Session
 from tinygrad.viz.trace import TraceWriter
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -117,6 +119,34 @@ def test_a_folder_that_cannot_be_written_is_said_and_another_one_used(tmp_path: 
     assert ended.returncode == 0
     assert f"cannot write {blocked}" in ended.stderr
     assert path_in(ended.stderr, "recording").parent == tmp_path
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk without room is Linux's /dev/full")
+def test_a_trace_that_does_not_fit_on_the_disk_is_said_and_the_page_written(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    session = Session(page=True, trace=True)
+    session.page, session.trace = tmp_path / "p.html", TraceWriter(session.recorder, path)
+    session.trace.file.close()
+    session.trace.file = open("/dev/full", "w")  # noqa: SIM115  # a disk without room
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tinygrad.viz.session.say", said.append)
+        session.end()
+    assert f"cannot write {path}: No space left on device; the trace ends there" in said
+    assert said[-1] == f"recording: {session.page}" and session.page.is_file()
+
+
+def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                      ) -> None:
+    (tmp_path / "file").write_text("no folder")
+    said: list[str] = []
+    monkeypatch.setattr("tinygrad.viz.session.say", said.append)
+    monkeypatch.setenv("VIZ_FOLDER", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    session = Session(page=True, trace=False)
+    for _ in range(3):
+        assert session.write_page() == tmp_path / session.page.name
+    assert len(said) == 1 and said[0].startswith(f"cannot write {session.page}: ")
 
 
 def test_a_page_that_would_be_too_large_leaves_out_the_cheapest_kernels_and_says_so() -> None:
@@ -310,6 +340,21 @@ def test_recordings_are_served_and_nothing_else(page: Path) -> None:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.mark.parametrize("host, status", [("127.0.0.1:80", 200), ("localhost", 200), ("[::1]:8742", 200),
+                                          ("a.site.example:8742", 403), ("127.0.0.1.example", 403)])
+def test_a_site_whose_name_leads_here_reads_nothing(host: str, status: int, page: Path) -> None:
+    server = Server(0, [page])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+        connection.request("GET", "/", headers={"Host": host})
+        assert connection.getresponse().status == status
+        connection.close()
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_port_in_use_is_said(page: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,8 @@ class Session:
         script = re.sub(r"\W+", "-", Path(sys.argv[0]).stem).strip("-") or "python"
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{script}-{self.process}"
         self.page = folder() / f"{name}.html"
+        self.unwritable: set[Path] = set()
+        """places that the user was told of"""
         self.stopping = threading.Event()
         self.writing = threading.Lock()
         self.trace: TraceWriter | None = None
@@ -114,11 +116,20 @@ class Session:
                     self.write_page()
                     next_page = clock() + max(FIRST_PAGE, (clock() - started) / SHARE)
 
-    def write_trace(self, trace: TraceWriter) -> None:
-        """Write what is new to the trace."""
+    def write_trace(self, trace: TraceWriter, is_last: bool = False) -> None:
+        """Write what is new to the trace; there is none any more where that cannot be done."""
         with self.writing:
-            if not trace.file.closed:
+            if trace.file.closed:
+                return
+            try:
                 trace.follow()
+                if is_last:
+                    trace.close(self.recorder.log.count)
+            except OSError as error:
+                say(f"cannot write {trace.path}: {error.strerror or error}; the trace ends there")
+                self.trace = None
+                with contextlib.suppress(OSError):  # what is still to be written
+                    trace.file.close()
 
     def write_page(self) -> Path | None:
         """Write the page; returns where it is."""
@@ -145,7 +156,9 @@ class Session:
             try:
                 return make(place)
             except OSError as error:
-                say(f"cannot write {place}: {error.strerror or error}")
+                if place not in self.unwritable:
+                    self.unwritable.add(place)
+                    say(f"cannot write {place}: {error.strerror or error}")
         return None
 
     def end(self) -> None:
@@ -161,8 +174,8 @@ class Session:
         if self.is_profile:
             say(self.tables())
         if self.trace is not None:
-            self.write_trace(self.trace)
-            self.trace.close(self.recorder.log.count)
+            self.write_trace(self.trace, is_last=True)
+        if self.trace is not None:
             say(f"trace: {self.trace.path} (open it at ui.perfetto.dev)"
                 + (f"; {self.trace.left_out:,} events are not in it" if self.trace.left_out else ""))
         if self.exporter is not None:
