@@ -130,8 +130,8 @@ def main() -> None:
         model = Sentences(args.model or packaged())
     except (OSError, UnicodeDecodeError) as error:
         parser.error(str(error))
-    if not sentences:
-        parser.error("give sentences, or a --file of them")
+    if len(sentences) < (1 if args.search else 2):
+        parser.error("give sentences, or a --file of them; two or more, or one to --search in")
     pieces = [sentences[i:i + AT_ONCE] for i in range(0, len(sentences), AT_ONCE)]
     vectors = np.concatenate([model.encode(piece).numpy() for piece in tqdm(pieces, desc="reading")])
     if args.search:

@@ -33,11 +33,15 @@ def on_all(tensor: Tensor, axis: int | None = None) -> Tensor:
 
 
 def resume(folder: Path, tensors: dict[str, Tensor]) -> int:
-    """Fill the tensors with those of the last checkpoint; returns the steps done by then, 0 without one."""
+    """Fill the tensors with those of the last checkpoint; returns the steps done by then, 0 without one.
+    Raises ValueError where that is of another model, or not whole."""
     try:
         saved, metadata = checkpoints.load(folder)
     except FileNotFoundError:
         return 0
+    wrong = [name for name, t in tensors.items() if name not in saved or saved[name].shape != t.shape]
+    if wrong:
+        raise ValueError(f"the checkpoint in {folder} is of another text or model: see {wrong[0]}")
     for name, tensor in tensors.items():
         tensor.assign(on_all(saved[name])).realize()
     return int(metadata[STEP])
@@ -80,7 +84,10 @@ def main() -> None:
     optimizer = optim.AdamW(parameters, lr=args.lr, b2=0.99, weight_decay=0.1)
     kept = {**state.get_state_dict(model, "model."), **state.get_state_dict(optimizer, "optimizer.")}
     kept = {name: tensor for name, tensor in kept.items() if not name.startswith("optimizer.params")}
-    begin = resume(args.folder, kept) if args.resume else 0
+    try:
+        begin = resume(args.folder, kept) if args.resume else 0
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
     @TinyJit
     @Tensor.train()

@@ -145,6 +145,9 @@ def test_adapters_lower_the_loss_of_a_language_model(tmp_path: Path) -> None:
     ("gpt.py", "none.txt", "", (), "No such file"),
     ("resnet.py", "--images", ".", ("PIL", "matplotlib", "sklearn"), "a folder for each of"),
     ("lora.py", "--model", "none.gguf", ("tokenizers", "jinja2"), "none.gguf"),
+    ("vae.py", "--out", "none/vae.png", ("matplotlib", "sklearn"), "--out: there is no folder none"),
+    ("gan.py", "--out", "gan.xyz", ("PIL", "sklearn"), "gan.xyz has no name of a picture, such as gan.png"),
+    ("resnet.py", "--weights", "/", ("PIL", "matplotlib", "sklearn"), "--weights: / is a folder"),
 ])
 def test_what_is_missing_is_said_before_anything_runs(program: str, option: str, value: str, text: str,
                                                       libraries: tuple[str, ...], tmp_path: Path) -> None:
@@ -154,6 +157,20 @@ def test_what_is_missing_is_said_before_anything_runs(program: str, option: str,
     words = [option, str(given)] if value else [str(tmp_path / option)]
     said = run(program, *words, code=2)
     assert f"{program}: error: " in said and text in said
+
+
+def test_a_checkpoint_of_another_model_is_not_gone_on_from(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("to be, or not to be: that is the question.\n" * 9, encoding="utf-8")
+    given = (tmp_path / "text.txt", "--layers", 1, "--heads", 1, "--context", 4, "--batch", 2, "--folder",
+             tmp_path / "checkpoints")
+    run("train_gpt_distributed.py", *given, "--width", 8, "--steps", 1)
+    said = run("train_gpt_distributed.py", *given, "--width", 6, "--steps", 2, "--resume", code=2)
+    assert "is of another text or model: see model." in said
+
+
+def test_one_sentence_is_like_none(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers", reason="text is cut into tokens by tokenizers")
+    assert "two or more" in run("sentences.py", "one", code=2)
 
 
 def test_a_policy_learns_to_keep_the_pole_up(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ class Observer:
 
 
 active: Observer | None = None
-"""who is told; None: nobody"""
+"""who is told; None: nobody. Look once for what is then told: another thread may end a recording."""
 html_of: Callable[[Any], str] = repr
 """how a notebook shows a tensor or a step of a schedule, which the library itself says (`viz/picture.py`)"""
 
@@ -132,14 +132,16 @@ html_of: Callable[[Any], str] = repr
 @contextmanager
 def span(kind: str, name: str = "") -> Iterator[None]:
     """A block of host time, told to the observer if there is one."""
-    if active is None:
+    watcher = active
+    if watcher is None:
         yield
         return
-    with active.span(kind, name):
+    with watcher.span(kind, name):
         yield
 
 
 def derived(pairs: Mapping[Any, Any]) -> None:
     """Tell the observer, if there is one, which nodes the compiler replaced by which."""
-    if active is not None:
-        active.derived(pairs.items())
+    watcher = active
+    if watcher is not None:
+        watcher.derived(pairs.items())

@@ -142,6 +142,30 @@ def test_a_phone_shows_names_and_times_of_kernels_side_by_side(pages: dict[str, 
     assert box["x"] + box["width"] <= 390
 
 
+def test_a_phone_shows_times_and_code_of_lines_side_by_side(pages: dict[str, Path], opened: Any) -> None:
+    page = opened(pages["gpt"], 390)
+    box = page.query_selector("#source-lines .row.used .text").bounding_box()
+    assert box["x"] < 160  # 230 pixels of code, half of its lines' length
+    facts, title = (page.query_selector(name).bounding_box() for name in ("#facts", "header h1"))
+    assert facts["width"] > 340 and facts["y"] > title["y"]
+
+
+def test_edges_of_the_node_that_is_chosen_stand_out(pages: dict[str, Path], opened: Any) -> None:
+    page = opened(pages["gpt"])
+    page.click("#tab-graph")
+    page.click("#by-node")
+    page.wait_for_selector("svg.graph .node.chosen")
+    node = page.query_selector("svg.graph .node[aria-label^=MUL]")
+    node.focus()
+    page.keyboard.press("Enter")
+    near = page.eval_on_selector_all("svg.graph path.edge.near", "all => all.length")
+    edges = page.eval_on_selector_all("svg.graph path.edge", "all => all.length")
+    assert 1 < near < edges / 4
+    shown = "[...document.querySelectorAll('svg.graph path.edge')].map(e => +getComputedStyle(e).opacity)"
+    opacity = page.evaluate(shown)
+    assert opacity.count(1) == near and max(o for o in opacity if o < 1) < 0.7
+
+
 def test_a_line_leads_to_its_kernels_and_their_stages(pages: dict[str, Path], opened: Any) -> None:
     data, page = data_of(pages["mnist"]), opened(pages["mnist"])
     text = next(f["text"] for f in data["files"] if f["path"].endswith("programs.py"))

@@ -2,56 +2,29 @@
 from __future__ import annotations
 
 import gc
-import inspect
-import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
+from recordings import exported, here, line_of, ones, recorded
 
 import tinygrad
 from tinygrad import Context, Function, GlobalCounters, Tensor, TinyJit, nn, observer
 from tinygrad.viz.lines import SKIPPED, UNKNOWN, USER, kind_of
 from tinygrad.viz.page import html_of, recording_in
 from tinygrad.viz.recorder import Recorder, mark
-from tinygrad.viz.recording import Exporter, Json
+from tinygrad.viz.recording import Exporter
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
-@contextmanager
-def recorded(keeps_stages: bool = True) -> Iterator[Recorder]:
-    recorder = Recorder(keeps_stages)
-    observer.active = recorder
-    try:
-        yield recorder
-    finally:
-        observer.active = None
-
-
-def here() -> int:
-    frame: FrameType | None = inspect.currentframe()
-    assert frame is not None and frame.f_back is not None
-    return frame.f_back.f_lineno
-
-
-def exported(recorder: Recorder) -> Json:
-    found = Exporter(recorder).export()
-    return json.loads(json.dumps(found))  # type: ignore[no-any-return]  # it is JSON
-
-
-def line_of(recording: Json, kernel: Json) -> tuple[str, int]:
-    file, line, _ = recording["lines"][kernel["lines"][0]]["frames"][0]
-    return Path(file).name, line
-
-
-def ones(*shape: int) -> Tensor:
-    return Tensor(np.ones(shape, np.float32))
+def test_the_observer_is_looked_at_once_for_what_is_told() -> None:
+    """Another thread may end a recording between two looks, so `observer.active` is put in a variable."""
+    package = Path(observer.__file__).parent
+    twice = [path for path in package.rglob("*.py") if "observer.active." in path.read_text(encoding="utf-8")]
+    assert twice == [] and "active.span" not in Path(observer.__file__).read_text(encoding="utf-8")
 
 
 def test_a_kernel_is_for_the_line_that_asked_for_it() -> None:

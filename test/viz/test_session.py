@@ -1,6 +1,7 @@
 """VIZ=1, PROFILE=1, tinygrad.profile(), `python -m tinygrad.viz`: what they write, and what may go wrong."""
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from tinygrad.viz.__main__ import Server, main
 from tinygrad.viz.page import MOST_PAGE, bounded_page, recording_in, template
 from tinygrad.viz.recorder import Recorder
 from tinygrad.viz.recording import Exporter
+from tinygrad.viz.session import Session
 from tinygrad.viz.trace import TraceWriter
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -74,11 +76,28 @@ def test_what_a_program_did_before_it_failed_is_written(tmp_path: Path) -> None:
     assert sum(k["count"] for k in data["kernels"]) == 3
 
 
-def test_a_program_that_is_terminated_leaves_its_recording(tmp_path: Path) -> None:
-    ended = run(PROGRAM + "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)", VIZ="1",
-                VIZ_FOLDER=str(tmp_path))
-    assert ended.returncode == -signal.SIGTERM
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["killed", "terminal closed"])
+def test_a_program_that_is_terminated_leaves_its_recording(number: signal.Signals, tmp_path: Path) -> None:
+    program = PROGRAM + f"import os\nos.kill(os.getpid(), {int(number)})"
+    ended = run(program, VIZ="1", VIZ_FOLDER=str(tmp_path))
+    assert ended.returncode == -number
     assert path_in(ended.stderr, "recording").is_file()
+
+
+def test_a_signal_may_come_while_memory_is_counted() -> None:
+    """Then the thread that writes the recording is the one that counts."""
+    recorder = Recorder()
+
+    def counting() -> None:
+        with recorder.memory.lock:
+            recorder.memory.change(0, "CPU", 4)
+            recorder.allocated("CPU", 4)
+            recorder.settle()
+
+    thread = threading.Thread(target=counting, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive() and recorder.memory.used == 4
 
 
 @pytest.mark.slow
@@ -102,6 +121,34 @@ def test_a_folder_that_cannot_be_written_is_said_and_another_one_used(tmp_path: 
     assert path_in(ended.stderr, "recording").parent == tmp_path
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk without room is Linux's /dev/full")
+def test_a_trace_that_does_not_fit_on_the_disk_is_said_and_the_page_written(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    session = Session(page=True, trace=True)
+    session.page, session.trace = tmp_path / "p.html", TraceWriter(session.recorder, path)
+    session.trace.file.close()
+    session.trace.file = open("/dev/full", "w")  # noqa: SIM115  # a disk without room
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tinygrad.viz.session.say", said.append)
+        session.end()
+    assert f"cannot write {path}: No space left on device; the trace ends there" in said
+    assert said[-1] == f"recording: {session.page}" and session.page.is_file()
+
+
+def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                      ) -> None:
+    (tmp_path / "file").write_text("no folder")
+    said: list[str] = []
+    monkeypatch.setattr("tinygrad.viz.session.say", said.append)
+    monkeypatch.setenv("VIZ_FOLDER", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    session = Session(page=True, trace=False)
+    for _ in range(3):
+        assert session.write_page() == tmp_path / session.page.name
+    assert len(said) == 1 and said[0].startswith(f"cannot write {session.page}: ")
+
+
 def test_a_page_that_would_be_too_large_leaves_out_the_cheapest_kernels_and_says_so() -> None:
     recorder = Recorder(keeps_stages=True)
     tinygrad.observer.active = recorder
@@ -121,6 +168,22 @@ def test_a_page_that_would_be_too_large_leaves_out_the_cheapest_kernels_and_says
     assert "nodes" in ran[0] and "nodes" not in ran[-1]
     assert any("kernels" in note and "left" not in note for note in found["notes"])
     assert [k["name"] for k in found["kernels"]] == [k.name for k in recorder.kernels]
+
+
+def test_machine_code_that_there_was_no_time_for_is_in_a_later_page() -> None:
+    recorder = Recorder(keeps_stages=True)
+    tinygrad.observer.active = recorder
+    try:
+        (Tensor(np.ones((7, 21), np.float32)) * 5).sum(1).realize()
+    finally:
+        tinygrad.observer.active = None
+    exporter = Exporter(recorder)
+    exporter.seconds = 0.0
+    (before,) = [k for k in exporter.export()["kernels"] if k["count"]]
+    exporter.seconds = 8.0
+    (after,) = [k for k in exporter.export()["kernels"] if k["count"]]
+    assert "assembly" not in before and after["assembly"] and exporter.seconds < 8.0
+    assert before["source"] == after["source"] and "alternatives" in after
 
 
 # --- tinygrad.profile() -------------------------------------------------------------------------------------
@@ -151,6 +214,73 @@ def test_a_profile_has_what_ran_in_its_block(capsys: pytest.CaptureFixture[str],
     assert len(saved) == 5
     with pytest.raises(ValueError, match="a table by 'colour'; there are kernel, line, module, stage"):
         p.rows("colour")
+
+
+def test_a_profile_within_another_counts_its_own_part() -> None:
+    x = Tensor(np.ones((24, 8), np.float32)).realize()
+    with tinygrad.profile() as outer:
+        (x * 2).realize()
+        with tinygrad.profile() as inner:
+            (x * 2).realize()
+        x.sum(1).realize()
+    assert {row.name: row.count for row in inner.rows()} == {"e_24_8": 1}
+    assert {row.name: row.count for row in outer.rows()} == {"e_24_8": 2, "r_24_8": 1}
+    assert tinygrad.observer.active is None
+
+
+def test_profiles_may_end_in_another_order_than_they_began() -> None:
+    """As those of threads and of generators do."""
+    x = Tensor(np.ones((24, 8), np.float32)).realize()
+    first, second = tinygrad.profile(), tinygrad.profile()
+    one = first.__enter__()
+    (x * 2).realize()
+    two = second.__enter__()
+    (x * 2).realize()
+    first.__exit__(None, None, None)
+    x.sum(1).realize()
+    second.__exit__(None, None, None)
+    (x * 2).realize()
+    assert {row.name: row.count for row in one.rows()} == {"e_24_8": 2}
+    assert {row.name: row.count for row in two.rows()} == {"e_24_8": 1, "r_24_8": 1}
+    assert tinygrad.observer.active is None
+
+
+def test_profiles_of_several_threads_miss_nothing_and_leave_nothing() -> None:
+    counted, started = [], threading.Barrier(3)
+
+    def profiled(factor: int) -> None:
+        x = Tensor(np.ones(8, np.float32)).realize()
+        started.wait()
+        for _ in range(5):
+            with tinygrad.profile() as p:
+                for _ in range(10):
+                    (x * factor).realize()
+            counted.append(sum(row.count for row in p.rows()))
+
+    threads = [threading.Thread(target=profiled, args=(2 + i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(counted) == 15 and min(counted) >= 10
+    assert tinygrad.observer.active is None
+
+
+def test_an_empty_profile_stays_empty(tmp_path: Path) -> None:
+    ended = run("""
+import tinygrad
+with tinygrad.profile() as p:
+    pass
+(tinygrad.Tensor([1.0, 2.0]) + 1).realize()
+print(p.rows(), p.rows("stage"))
+p.table()
+""", VIZ="1", VIZ_FOLDER=str(tmp_path))
+    assert ended.stdout.splitlines() == ["[] []", "no kernel ran"], ended.stderr
+
+
+def test_tables_of_a_program_that_ran_nothing_are_one_sentence(tmp_path: Path) -> None:
+    ended = run("import tinygrad", PROFILE="1", VIZ_FOLDER=str(tmp_path))
+    assert ended.stderr.splitlines()[:-1] == ["no kernel ran"]
 
 
 def test_a_trace_is_bounded_and_says_what_is_left_out(tmp_path: Path) -> None:
@@ -210,6 +340,21 @@ def test_recordings_are_served_and_nothing_else(page: Path) -> None:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.mark.parametrize("host, status", [("127.0.0.1:80", 200), ("localhost", 200), ("[::1]:8742", 200),
+                                          ("a.site.example:8742", 403), ("127.0.0.1.example", 403)])
+def test_a_site_whose_name_leads_here_reads_nothing(host: str, status: int, page: Path) -> None:
+    server = Server(0, [page])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=10)
+        connection.request("GET", "/", headers={"Host": host})
+        assert connection.getresponse().status == status
+        connection.close()
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_port_in_use_is_said(page: Path, capsys: pytest.CaptureFixture[str]) -> None:

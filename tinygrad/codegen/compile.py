@@ -222,9 +222,9 @@ def plan_for(ast: UOp, nest: UOp, device: str) -> Plan:
 
 def write_kernel(ast: UOp, device: str, plain: bool) -> Written:
     """The source of `ast`, as plain loops or by the plan that the settings ask for: kept, or written now."""
-    if observer.active is None:
+    if (watcher := observer.active) is None:
         return cached_kernel(ast, device, plain, lambda: written_now(ast, device, plain))
-    with observer.active.kernel_written(ast, device):
+    with watcher.kernel_written(ast, device):
         return cached_kernel(ast, device, plain, lambda: written_now(ast, device, plain))
 
 
@@ -235,9 +235,9 @@ def written_now(ast: UOp, device: str, plain: bool) -> Written:
     name = kernel_name(stages.nest)
     with observer.span("render", name):
         written = write_program(name, stages.nest, stages.program, renderer)
-    if observer.active is not None and observer.active.keeps_stages:
+    if (watcher := observer.active) is not None and watcher.keeps_stages:
         notes = "" if plain else explain_plan(stages.nest, renderer.machine)
-        observer.active.stages_done(stages, written, notes)
+        watcher.stages_done(stages, written, notes)
     if DEBUG >= 5:
         print(format_graph(ast), format_nest(stages.optimised), sep="\n")
     if DEBUG >= 3:
@@ -260,8 +260,8 @@ def load_kernel(key: Key, written: Written, code: Any) -> CompiledKernel:
         program = load_program(key[1], written, code)
     kernel = CompiledKernel(written.name, program, written.variables, written.extent, written.estimate,
                             ((key[0], written),))
-    if observer.active is not None:
-        observer.active.kernel_loaded(key[0], kernel, key[1], code)
+    if (watcher := observer.active) is not None:
+        watcher.kernel_loaded(key[0], kernel, key[1], code)
     return keep(key, kernel)
 
 

@@ -100,7 +100,7 @@ def kernel_key(ast: UOp, device: str, plain: bool = False) -> str | None:
 
 def uses_kernel_cache() -> bool:
     """Whether the settings let kernels and schedules be kept, and none wants each stage to happen."""
-    shown = observer.active is not None and observer.active.keeps_stages
+    shown = (watcher := observer.active) is not None and watcher.keeps_stages
     return CACHELEVEL.value >= LEVEL and not (CHECK or DEBUG >= 3 or BEAM or shown)
 
 

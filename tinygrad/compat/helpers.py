@@ -260,5 +260,5 @@ def diskcache_clear() -> None:
 def profile_marker(name: str, color: str = "gray") -> None:
     """Mark this moment, with a colour as CSS knows it, in the timeline of VIZ=1 and in the traces of
     PROFILE=1 and `tinygrad.profile()`; where nobody records nothing happens."""
-    if observer.active is not None:
-        observer.active.marked(name, color)
+    if (watcher := observer.active) is not None:
+        watcher.marked(name, color)

@@ -69,8 +69,8 @@ class Buffer(Owner):
             allocator = self._allocator = Device[self.device].allocator
             size = self.nbytes
             allocator.allocate(self, size, idle)
-            if is_told and observer.active is not None:
-                self.recorded = observer.active.allocated(self.device, size, lines)
+            if is_told and (watcher := observer.active) is not None:
+                self.recorded = watcher.allocated(self.device, size, lines)
         return self
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -83,8 +83,8 @@ class Buffer(Owner):
         unfinished = self.uses.before_writing() if self.uses is not None else ()
         if self._allocator is not None:
             self._allocator.free(self, self.nbytes, unfinished)
-            if self.recorded is not None and observer.active is not None:
-                observer.active.freed(self.device, self.nbytes, self.recorded)
+            if self.recorded is not None and (watcher := observer.active) is not None:
+                watcher.freed(self.device, self.nbytes, self.recorded)
         for point in unfinished if self._allocator is None else ():
             point.queue.keep(point.value, self._memory)
 

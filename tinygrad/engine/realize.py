@@ -258,8 +258,9 @@ def _realize(uops: Sequence[UOp], done: Callable[[], None], began: float = 0.0) 
             complete(done)
             return True
         schedule = schedules.of_structure(structure, template)
-        if observer.active is not None:
-            observer.active.scheduled(structure, schedule, template is None)
+    if (watcher := observer.active) is not None and schedule.structure is not None:
+        watcher.scheduled(schedule.structure, schedule, schedule.is_new)
+    schedule.structure = None  # it holds nodes, whose memory is somebody else's once they have run
     if len(schedule.items) > 1:
         compile_kernels((i.ast, i.device) for i in schedule.items
                         if i.ast.op not in Family.TRANSFER and not Device[i.device].elsewhere)
@@ -394,8 +395,8 @@ class Prepared(NamedTuple):
     def run(self, run: Submission) -> None:
         """Give the step to its device's queue."""
         item, buffers, kernel, variables = self
-        if observer.active is not None:
-            observer.active.begin_step(item.lines)
+        if (watcher := observer.active) is not None:
+            watcher.begin_step(item.lines)
         if item.ast.op in Family.TRANSFER:
             run.transfer(item.ast, buffers, item.program)
         elif kernel is None:
@@ -408,8 +409,8 @@ class Prepared(NamedTuple):
 
 def prepared(item: ScheduleItem) -> Prepared:
     """A step with its kernel compiled and its memory allocated."""
-    if observer.active is not None:
-        observer.active.begin_step(item.lines)
+    if (watcher := observer.active) is not None:
+        watcher.begin_step(item.lines)
     is_kernel = item.ast.op not in Family.TRANSFER and not Device[item.device].elsewhere
     kernel = compiled_kernel(item.ast, item.device) if is_kernel else None
     variables = variable_values(kernel, item) if kernel is not None and kernel.variables else []

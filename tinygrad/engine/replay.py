@@ -379,8 +379,8 @@ class Replay:
 
     def run_alone(self, number: int, run: Submission, given: Mapping[int, Buffer], values: Values) -> None:
         kernel, step = self.kernels[number], self.steps[number]
-        if observer.active is not None:
-            observer.active.begin_step(step.lines)
+        if (watcher := observer.active) is not None:
+            watcher.begin_step(step.lines)
         buffers = [self.held[p] if p in self.held else given[p] for p in step.places]
         if step.ast.op in Family.TRANSFER:
             run.transfer(step.ast, buffers, step.program)
@@ -423,8 +423,8 @@ def share_memory(places: Sequence[Place], steps: Sequence[Step]) -> dict[int, Bu
     held = {number: places[number].new_buffer() for number in exchanged_places(places, steps)}
     for device, values in internal_lifetimes(places, steps).items():
         planned = plan_arena(values)
-        if observer.active is not None:
-            observer.active.arena_placed(device, planned.size, [
+        if (watcher := observer.active) is not None:
+            watcher.arena_placed(device, planned.size, [
                 (planned.offsets[n], v.size, v.first, v.last, places[n].lines) for n, v in values.items()])
         arena = Buffer(device, planned.size, dtypes.uint8)
         for number, offset in planned.offsets.items():

@@ -293,10 +293,10 @@ def summed_gradients(roots: Mapping[UOp, UOp], targets: Sequence[UOp]) -> list[U
         on_the_way.update(sources)
         if node not in found:
             continue
-        if observer.active is None:
+        if (watcher := observer.active) is None:
             own = GRADIENT_RULES[node.op](found[node], node)
         else:
-            own = observer.active.gradients_of(node, partial(GRADIENT_RULES[node.op], found[node], node))
+            own = watcher.gradients_of(node, partial(GRADIENT_RULES[node.op], found[node], node))
         for source, gradient in zip(node.src, own, strict=True):
             if gradient is not None and source in leads_to_target:
                 found[source] = found[source] + gradient if source in found else gradient

@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from html import escape
+from types import MethodType
 from typing import Any
 
 from tinygrad.device import Device
@@ -57,38 +59,73 @@ class Summary:
 
     def _repr_html_(self) -> str:
         lines = [HEAD, *(row.cells for row in self.rows), self.total.cells]
-        rows = ("<tr>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>" for line in lines)
+        rows = ("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
         return f"<table>{''.join(rows)}</table>"
 
 
-def summary(model: Callable[..., Any], *inputs: Any) -> Summary:
+def summary(model: Callable[..., Any], *inputs: Any, **options: Any) -> Summary:
     """The layers that a call of `model` on these inputs goes through: names, types, shapes of what they
     return, items of their own parameters, operations, and milliseconds of each computed by itself.
 
     What a layer does in calls of other layers counts as theirs. The sum of all is what the model does layer
-    by layer; fused over layers it may take less. Raises what the model raises, and TypeError for what cannot
-    be called.
+    by layer; fused over layers it may take less. A model may be a function, too, or a method, whose layers
+    are those of its object. Raises what the model raises, and TypeError for what cannot be called.
 
     >>> nn.summary(nn.Linear(4, 2), Tensor.ones(3, 4)).rows[0].parameters
     10
     """
     if not callable(model):
         raise TypeError(f"summary() takes a model that can be called, not a {type(model).__name__}")
+    if owner_of_call(model).__flags__ & IMMUTABLE:
+        model = FunctionModel(model)
     names = layer_names(model)
     rows: list[LayerRow] = []
     with Tensor.train(False):
-        with watched(names, []):
-            compute(model(*inputs))  # what is compiled and loaded at a first call is not the layers' time
+        with watched(names, []):  # what is compiled and loaded at a first call is not the layers' time
+            compute(model(*inputs, **options))
         with watched(names, rows) as spent:
-            compute(model(*inputs))
-    parameters = sum(items_of(tensor) for tensor in unique(get_state_dict(model).values()))
-    return Summary(rows, LayerRow("all", type(model).__name__, f"{len(rows)} calls", parameters,
-                                  spent.operations, spent.seconds))
+            compute(model(*inputs, **options))
+    parameters = sum(items_of(tensor) for tensor in unique(get_state_dict(held_by(model)).values()))
+    calls = f"{len(rows)} call{'' if len(rows) == 1 else 's'}"
+    return Summary(rows, LayerRow("all", kind_of(model), calls, parameters, spent.operations, spent.seconds))
+
+
+class FunctionModel:
+    """A function or a method as a model: its calls can be watched."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.name = str(getattr(function, "__name__", type(function).__name__))
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        return self.function(*inputs, **options)
+
+
+IMMUTABLE = 1 << 8
+"""Of a type's `__flags__` (CPython's `Py_TPFLAGS_IMMUTABLETYPE`): its methods cannot be replaced."""
+
+
+def held_by(model: Any) -> Any:
+    """The object that holds the layers of a model: of a method, whose it is; of another function, none."""
+    if not isinstance(model, FunctionModel):
+        return model
+    return model.function.__self__ if isinstance(model.function, MethodType) else None
+
+
+def kind_of(layer: Any) -> str:
+    return type(layer.function if isinstance(layer, FunctionModel) else layer).__name__
+
+
+def owner_of_call(layer: Any) -> type:
+    """The class whose `__call__` a layer has."""
+    return next(c for c in type(layer).__mro__ if "__call__" in vars(c))
 
 
 def layer_names(model: Any) -> dict[int, tuple[str, Any]]:
     """By its id: the name and the layer, of the model and all in it that can be called and holds tensors."""
-    found: dict[int, tuple[str, Any]] = {id(model): (type(model).__name__, model)}
+    name = model.name if isinstance(model, FunctionModel) else type(model).__name__
+    found: dict[int, tuple[str, Any]] = {id(model): (name, model)}
+    model = held_by(model)
     for path in get_state_dict(model):
         parts = path.split(".")
         here = model
@@ -112,7 +149,7 @@ class Spent:
 def watched(names: dict[int, tuple[str, Any]], rows: list[LayerRow]) -> Iterator[Spent]:
     """While this lasts, each call of one of these layers computes its result, and adds a row."""
     spent = Spent()
-    owners = {next(c for c in type(layer).__mro__ if "__call__" in vars(c)) for _, layer in names.values()}
+    owners = {owner_of_call(layer) for _, layer in names.values()}
     with ExitStack() as undo:
         for owner in owners:
             own = vars(owner)["__call__"]
@@ -138,7 +175,7 @@ def wrapped(call: Callable[..., Any], names: dict[int, tuple[str, Any]], rows: l
             running.discard(id(layer))
 
     def noted(name: str, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        compute(args)
+        compute([*args, *kwargs.values()])
         operations, seconds = GlobalCounters.global_ops, spent.seconds
         inside = spent.operations
         start = time.perf_counter()
@@ -149,17 +186,20 @@ def wrapped(call: Callable[..., Any], names: dict[int, tuple[str, Any]], rows: l
         did = GlobalCounters.global_ops - operations - (spent.operations - inside)
         spent.operations += did
         spent.seconds += took
-        own = sum(items_of(t) for path, t in get_state_dict(layer).items() if "." not in path)
-        rows.insert(place, LayerRow(name, type(layer).__name__, shapes_of(result), own, did, took))
+        state = {} if isinstance(layer, FunctionModel) else get_state_dict(layer)
+        own = sum(items_of(t) for path, t in state.items() if "." not in path)
+        rows.insert(place, LayerRow(name, kind_of(layer), shapes_of(result), own, did, took))
         return result
 
     return watching
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors of a value: itself, or those in its lists, tuples and dicts."""
+    """The tensors of a value: itself, or those in its lists, tuples, dicts and dataclasses."""
     if isinstance(value, Tensor):
         return [value]
+    if is_dataclass(value):
+        value = [getattr(value, field.name) for field in fields(value)]
     if isinstance(value, dict):
         value = list(value.values())
     return [t for item in value for t in tensors_in(item)] if isinstance(value, (list, tuple)) else []

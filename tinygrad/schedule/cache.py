@@ -384,20 +384,27 @@ class ScheduleCache:
 
     def of_several_devices(self, outputs: list[UOp]) -> Schedule:
         """The schedule of a graph in which some values are on several devices."""
-        structure = None
-        if not (Size.exists and any(s.has_sizes for s in outputs)):
-            structure = Structure(outputs, is_sharded=True)
-            template = self.known(structure)
-            if template is not None:
-                return template.over(structure)
-        results = ShardedResults(outputs)
+        if Size.exists and any(s.has_sizes for s in outputs):
+            return self.of_shards(ShardedResults(outputs))
+        structure = Structure(outputs, is_sharded=True)
+        template = self.known(structure)
+        if template is not None:
+            return self.known_again(template, structure)
+        with observer.span("partition", f"{len(structure.nodes)} nodes"):
+            results = ShardedResults(outputs)
+        schedule = self.of_shards(results)
+        template = Template.of(schedule, structure)
+        if template is not None:
+            self.keep_observed(template, structure)
+            schedule = template.over(structure)
+        schedule.structure, schedule.is_new = structure, True
+        return schedule
+
+    def of_shards(self, results: ShardedResults) -> Schedule:
+        """The schedule of the shards of some results, and the views that hold those."""
         schedule = self.schedule(results.sinks)
         schedule.views = results.views(schedule.views)
-        template = Template.of(schedule, structure) if structure is not None else None
-        if structure is None or template is None:
-            return schedule
-        self.keep(structure.key, template)
-        return template.over(structure)
+        return schedule
 
     def structure_of(self, sinks: Sequence[UOp]) -> Structure | None:
         """The structure of what is still to be computed of `sinks`; None where there is nothing to compute,
@@ -423,12 +430,19 @@ class ScheduleCache:
     def of_structure(self, structure: Structure, template: Template | None) -> Schedule:
         """The schedule of a graph of known sizes, on single devices; `template`: its own, where known."""
         if template is not None:
-            schedule = template.over(structure)
-            if observer.active is not None:
-                schedule.items = observer.active.items_again(schedule.items, template.node_lines, structure)
-            return schedule
+            return self.known_again(template, structure)
         with observer.span("schedule", f"{len(structure.nodes)} nodes"):
-            return self.new_schedule(structure)
+            schedule = self.new_schedule(structure)
+        schedule.structure, schedule.is_new = structure, True
+        return schedule
+
+    def known_again(self, template: Template, structure: Structure) -> Schedule:
+        """The schedule of a graph by that of an equal one."""
+        schedule = template.over(structure)
+        schedule.structure = structure
+        if (watcher := observer.active) is not None:
+            schedule.items = watcher.items_again(schedule.items, template.node_lines, structure)
+        return schedule
 
     def new_schedule(self, structure: Structure) -> Schedule:
         """The schedule of a structure that this process has not scheduled before."""
@@ -443,12 +457,16 @@ class ScheduleCache:
             template = Template.of(schedule, structure)
             if template is None:
                 return schedule
-            if observer.active is not None:
-                template.node_lines = observer.active.lines_of_nodes(structure)
             if self.disk is not None and name is not None:
                 self.disk.put(name, template)
-        self.keep(structure.key, template)
+        self.keep_observed(template, structure)
         return template.over(structure)
+
+    def keep_observed(self, template: Template, structure: Structure) -> None:
+        """Keep a new template, with the lines of its graph where somebody records."""
+        if (watcher := observer.active) is not None:
+            template.node_lines = watcher.lines_of_nodes(structure)
+        self.keep(structure.key, template)
 
     def keep(self, key: tuple[Any, ...], template: Template) -> None:
         with self.lock:

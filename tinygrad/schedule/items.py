@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tinygrad import observer
 from tinygrad.device import Device
@@ -98,6 +98,10 @@ class Schedule:
     views: dict[UOp, UOp] = field(default_factory=dict)
     intermediates: list[Intermediates] = field(default_factory=list)
     """what no view shows, where it may share memory"""
+    structure: Any = None
+    """the graph that it computes, for who observes (`observer.py`)"""
+    is_new: bool = False
+    """whether no equal graph had it before"""
 
 
 def create_schedule(sinks: list[UOp]) -> Schedule:
@@ -123,8 +127,8 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     schedule = Schedule()
     for kernel in order:
         items = plan.items_of(kernel)
-        if observer.active is not None:
-            lines = observer.active.lines_of(plan.inside(kernel), kernel.outputs, len(items))
+        if (watcher := observer.active) is not None:
+            lines = watcher.lines_of(plan.inside(kernel), kernel.outputs, len(items))
             items = [item._replace(lines=lines) for item in items]
         schedule.items.extend(items)
     schedule.items.extend(plan.late_writes())

@@ -6,8 +6,9 @@ over the memory of its shards.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from tinygrad import observer
 from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Layout
@@ -40,6 +41,8 @@ class ShardedResults:
             # what shows memory that is written here is computed before that, into memory of its own
             is_overwritten = memory is not None and not written.isdisjoint(memory.base.storage.parts)
             self.store(node if is_overwritten else below)
+        if (watcher := observer.active) is not None:
+            watcher.derived(self.derived_from())
         final = self.partition.with_reduced_once(self.sinks)
         self.stored = {node: tuple(final[shard] for shard in shards) for node, shards in self.stored.items()}
 
@@ -47,6 +50,13 @@ class ShardedResults:
     def sinks(self) -> list[UOp]:
         """What is to be computed, each on one device or none."""
         return list(dict.fromkeys(shard for shards in self.stored.values() for shard in shards))
+
+    def derived_from(self) -> Iterator[tuple[UOp, UOp]]:
+        """Each node with each of its shards."""
+        for node, value in self.partition.done.items():
+            yield from ((node, shard) for shard in (value.nodes if isinstance(value, Shards) else (value,)))
+        for node, shards in self.stored.items():
+            yield from ((node, shard) for shard in shards)
 
     def store(self, node: UOp) -> None:
         """Let the shards of a node be computed, unless it is in memory."""

@@ -131,8 +131,8 @@ class Tensor(Methods):
     def _init(self, uop: UOp, device: Placement) -> None:
         self._uop, self._device = uop, device
         LIVE[weakref.ref(self, LIVE.pop)] = None
-        if observer.active is not None and uop.op is not Ops.BUFFER:
-            observer.active.tensor_made(uop)
+        if (watcher := observer.active) is not None and uop.op is not Ops.BUFFER:
+            watcher.tensor_made(uop)
 
     @staticmethod
     def of(uop: UOp, *operands: Tensor) -> Tensor:
@@ -145,8 +145,8 @@ class Tensor(Methods):
             device = operands[0]._device if operands else canonical_device(None)
         result._uop, result._device = uop, device  # as `_init` does: a call less, for each operation
         LIVE[weakref.ref(result, LIVE.pop)] = None
-        if observer.active is not None and uop.op is not Ops.BUFFER:
-            observer.active.tensor_made(uop)
+        if (watcher := observer.active) is not None and uop.op is not Ops.BUFFER:
+            watcher.tensor_made(uop)
         return result
 
     @staticmethod

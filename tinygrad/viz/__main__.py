@@ -23,6 +23,9 @@ from tinygrad.viz.page import recording_in
 from tinygrad.viz.session import folder
 
 HOST = "127.0.0.1"
+LOOPBACK = (HOST, "localhost", "::1")
+"""Names that a browser may know this machine by. A page of another site, whose name leads here too, may not
+read recordings."""
 PORT = 8742
 NONE_YET = "no recording in {}; make one: VIZ=1 python3 script.py"
 LIST = """<!doctype html><html lang="en"><meta charset="utf-8">
@@ -43,6 +46,9 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
+        if urlsplit(f"//{self.headers.get('Host', HOST)}").hostname not in LOOPBACK:
+            self.answer(403, "recordings are served on this machine's own address only", "text/plain")
+            return
         parts = urlsplit(self.path)
         name = unquote(parts.path.lstrip("/"))
         known = {path.name: path for path in recordings(self.server.files)}
@@ -117,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     last = quote(found[0].name) if found else ""
     which = f", the last one at {server.address}{last}" if last else f"; {NONE_YET.format(folder())}"
-    print(f"{len(found)} recordings at {server.address}{which}", flush=True)
+    print(f"{len(found)} recording{'' if len(found) == 1 else 's'} at {server.address}{which}", flush=True)
     if options.open:
         webbrowser.open(server.address + last)
     try:

@@ -71,7 +71,7 @@ class MemoryRecord:
         self.last_points: deque[Any] = deque()
         """tables of (moment, bytes used), the last of them"""
         self.arenas: list[ArenaRecord] = []
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal that ends the program may come while it is held
 
     def owner(self, line: int, device: str) -> int:
         """The number of who holds memory of a device for a line."""

@@ -38,6 +38,8 @@ MOST_RUNS = 2048
 """Runs of short schedules that are not counted yet."""
 STAGES = frozenset({"plan", "render", "compile", "load", "search", "rewrite"})
 """Spans that are part of making a kernel."""
+SCHEDULING = ("partition", "schedule")
+"""Spans in which nodes are replaced between a user's graph and its kernels, the second after the first."""
 HOST = "host"
 NOWHERE = -1
 """The number of no line."""
@@ -52,8 +54,8 @@ class Site(NamedTuple):
     """What happens at an event."""
 
     kind: str
-    """kernel, copy, or a stage: realize, schedule, write, plan, render, compile, load, search, trace,
-    replay, mark"""
+    """kernel, copy, or a stage: realize, partition, schedule, write, plan, render, compile, load, search,
+    trace, replay, mark"""
     name: str
     kernel: int = -1
     lines: tuple[int, ...] = ()
@@ -133,7 +135,7 @@ class Recorder(Observer):
         self.log = EventLog(float(getenv("VIZ_SECONDS", 600.0)))
         self.memory = MemoryRecord(self.key)
         self.schedules: list[ScheduledGraph] = []
-        self.schedule_count = 0
+        self.schedules_left_out = 0
         self.local = Local()
 
     # --- tensors and lines ------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ class Recorder(Observer):
         found: dict[int, int] = {}
         for node in nodes:
             line = node.line
-            if line and node.op is not Ops.CONST:
+            if line and not is_shared(node):
                 weight = 1 + (work_of(node) if node.op is Ops.REDUCE else 0)
                 found[line] = max(found.get(line, 0), weight)
         for output in outputs:  # of several lines with as much to do, a kernel is for that of what it stores
@@ -257,13 +259,15 @@ class Recorder(Observer):
     # --- schedules and kernels --------------------------------------------------------------------------
 
     def scheduled(self, structure: Any, schedule: Any, is_new: bool) -> None:
-        self.schedule_count += 1
         local = self.local
+        local.scheduling = False
         local.lines = schedule.items[0].lines if schedule.items else None
         if not is_new:
             return
         if self.keeps_stages and len(self.schedules) < MOST_SCHEDULES:
             self.schedules.append(ScheduledGraph.of(structure, schedule, local.groups))
+        else:
+            self.schedules_left_out += 1
         for shared in schedule.intermediates:
             used = [(n, item.lines, b) for n, item in enumerate(schedule.items) for b in item.buffers]
             values = []
@@ -480,13 +484,15 @@ class Span:
         if self.kind == "plan":
             self.watcher = Watching.watcher
             Watching.watcher = None  # nests that a plan is chosen by are not the kernel's passes
-        elif self.kind == "schedule":
+        elif self.kind in SCHEDULING:
+            if not local.scheduling:  # a schedule that nobody ran is gone
+                local.original, local.groups = {}, []
             local.scheduling = True
         self.started = clock()
 
     def __exit__(self, *exc: object) -> None:
         recorder, kind, record = self.recorder, self.kind, self.record
-        if kind == "schedule":
+        if kind == "schedule" or (kind == "partition" and exc[0] is not None):
             recorder.local.scheduling = False
         elif kind == "plan":
             Watching.watcher = self.watcher
@@ -516,6 +522,12 @@ def is_number(node: Any) -> bool:
     while node.op in (Ops.RESHAPE, Ops.EXPAND, Ops.CAST, Ops.DETACH):
         node = node.src[0]
     return bool(node.op is Ops.CONST)
+
+
+def is_shared(node: Any) -> bool:
+    """Whether a node is one for all lines that use it, a number or memory in a tensor's shape: its line is
+    only that of the first."""
+    return is_number(node) or (node.op is Ops.RESHAPE and node.src[0].op is BUFFER)
 
 
 def work_of(reduce: Any) -> int:

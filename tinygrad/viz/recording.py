@@ -58,8 +58,9 @@ MOST_TEXT = 60_000
 MOST_FILE = 400_000
 MOST_FIRED = 1000
 """Changes that are shown of one pass; the others are counted."""
-MOST_SECONDS = 8.0
-"""Seconds that assembly and second choices of plans may take, the dearest kernels first."""
+MOST_SECONDS, SECONDS_MEANWHILE = 8.0, 0.5
+"""Seconds that assembly and second choices of plans may take, the dearest kernels first: for a program's last
+page, and for each that is written while it runs."""
 MOST_STATISTICS = 400
 """Values whose statistics are taken."""
 MOST_SERIES = 20_000
@@ -76,8 +77,8 @@ class Exporter:
         self.rule_numbers: dict[Any, int] = {}
         self.details: dict[int, Json] = {}
         """by kernel"""
-        self.spent = 0.0
-        """seconds spent on details that are made again from the kernel"""
+        self.seconds = MOST_SECONDS
+        """that may be spent on details which are made again from the kernel"""
 
     def export(self, detail_bytes: int = DETAIL_BYTES) -> Json:
         """All of it, with so many characters of details."""
@@ -162,12 +163,14 @@ class Exporter:
             if self.room <= 0:
                 without += 1
                 continue
-            detail = self.details.get(place)
+            detail, record = self.details.get(place), recorder.kernels[place]
             if detail is None:
-                is_whole = recorder.kernels[place].kernel is not None  # else another thread is making it
-                detail = self.detail(recorder.kernels[place])
+                is_whole = record.kernel is not None  # else another thread is making it
+                detail = self.detail(record)
                 if is_whole:
                     self.details[place] = detail
+            if self.seconds > 0:
+                self.made_again(record, detail)
             too_large += any(p["after"] is None for p in detail.get("passes", ()))
             rows[place].update(detail)
             self.room -= size_of(detail)
@@ -178,7 +181,7 @@ class Exporter:
                      for i, d in self.details.items())
         if unread:
             self.notes.append(f"machine code and second choices of {unread} kernels, those that took the "
-                              f"least time, are not shown: making all takes more than {MOST_SECONDS:g} s")
+                              "least time, are not shown: there was no time to make them")
         if without:
             self.notes.append(f"{without} of {len(rows)} kernels, those that took the least time, are shown "
                               "without their stages: they would not fit")
@@ -190,18 +193,12 @@ class Exporter:
         if record.kernel is not None:
             found["source"] = bounded(record.kernel.source)
             found["language"] = type(Device[record.device].renderer).__name__
-        started = clock()
-        if record.code is not None and self.spent < MOST_SECONDS:
-            found["assembly"] = bounded(attempt(lambda: Device[record.device].disassembly(record.code)))
         stages = record.stages
         if stages is not None:
             found.update(nest=bounded(attempt(lambda: format_nest(stages.nest))),
                          optimised=bounded(attempt(lambda: format_nest(stages.optimised))),
                          program=bounded(attempt(lambda: format_program(stages.program))),
                          opts=[repr(opt) for opt in stages.plan.opts], notes=record.notes)
-            if self.spent < MOST_SECONDS:
-                found["alternatives"] = alternatives(stages, record.device)
-        self.spent += clock() - started
         if record.search is not None:
             search = record.search
             found["search"] = {"chosen": search.chosen, "default_seconds": search.default_seconds,
@@ -211,6 +208,16 @@ class Exporter:
             found["passes"] = [self.a_pass(p, writer) for p in record.passes]
             found["nodes"] = writer.rows
         return found
+
+    def made_again(self, record: KernelRecord, detail: Json) -> None:
+        """Add what is made from the kernel again, unless it is there: its machine code, and second choices of
+        plans."""
+        started = clock()
+        if record.code is not None and "assembly" not in detail:
+            detail["assembly"] = bounded(attempt(lambda: Device[record.device].disassembly(record.code)))
+        if record.stages is not None and "alternatives" not in detail:
+            detail["alternatives"] = alternatives(record.stages, record.device)
+        self.seconds -= clock() - started
 
     def a_pass(self, record: Pass, writer: GraphWriter) -> Json:
         """A pass, with its graphs in the kernel's table of nodes."""
@@ -238,7 +245,10 @@ class Exporter:
     def schedules(self, kernels: list[Json], room: int) -> list[Json]:
         """Every schedule, with its graph as far as there is room, the dearest first."""
         found = [self.schedule(graph) for graph in list(self.recorder.schedules)]
-        without = 0
+        without, left_out = 0, self.recorder.schedules_left_out
+        if left_out:
+            self.notes.append(f"{left_out:,} of {len(found) + left_out:,} graphs, the last ones, are not "
+                              f"shown: {len(found)} are kept")
 
         def cost(one: Json) -> float:
             return sum(float(kernels[item[0]]["seconds"]) for item in one["items"] if item[0] >= 0)

@@ -26,8 +26,8 @@ from tinygrad.device.queue import clock
 from tinygrad.helpers import cache_dir
 from tinygrad.viz.page import bounded_page, write_page
 from tinygrad.viz.recorder import Recorder
-from tinygrad.viz.recording import Exporter
-from tinygrad.viz.table import Row, rows_of, table
+from tinygrad.viz.recording import MOST_SECONDS, SECONDS_MEANWHILE, Exporter
+from tinygrad.viz.table import KINDS, NOTHING, Row, rows_of, table
 from tinygrad.viz.trace import TraceWriter, write_trace
 
 FIRST_PAGE = 5.0
@@ -36,6 +36,8 @@ SHARE, TRACE_SHARE = 0.02, 0.05
 """Of the time, what writing the page takes at most, and what writing the trace does: then each waits."""
 LOOK = 1.0
 """Seconds between looks at whether there is something to write."""
+ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+"""Signals that end a program which handles none: `kill`, and a terminal that is closed."""
 MOST_PAGES = 30
 """Recordings that stay in the folder; the oldest go first."""
 
@@ -62,6 +64,8 @@ class Session:
         script = re.sub(r"\W+", "-", Path(sys.argv[0]).stem).strip("-") or "python"
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{script}-{self.process}"
         self.page = folder() / f"{name}.html"
+        self.unwritable: set[Path] = set()
+        """places that the user was told of"""
         self.stopping = threading.Event()
         self.writing = threading.Lock()
         self.trace: TraceWriter | None = None
@@ -81,8 +85,9 @@ class Session:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=forget)
         with contextlib.suppress(ValueError):  # in another thread than the main one
-            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-                signal.signal(signal.SIGTERM, self.terminated)
+            for number in ENDING:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, self.terminated)
         self.thread.start()
 
     def terminated(self, number: int, frame: Any) -> None:
@@ -111,17 +116,27 @@ class Session:
                     self.write_page()
                     next_page = clock() + max(FIRST_PAGE, (clock() - started) / SHARE)
 
-    def write_trace(self, trace: TraceWriter) -> None:
-        """Write what is new to the trace."""
+    def write_trace(self, trace: TraceWriter, is_last: bool = False) -> None:
+        """Write what is new to the trace; there is none any more where that cannot be done."""
         with self.writing:
-            if not trace.file.closed:
+            if trace.file.closed:
+                return
+            try:
                 trace.follow()
+                if is_last:
+                    trace.close(self.recorder.log.count)
+            except OSError as error:
+                say(f"cannot write {trace.path}: {error.strerror or error}; the trace ends there")
+                self.trace = None
+                with contextlib.suppress(OSError):  # what is still to be written
+                    trace.file.close()
 
     def write_page(self) -> Path | None:
         """Write the page; returns where it is."""
         if self.exporter is None:
             return None
         with self.writing:
+            self.exporter.seconds = MOST_SECONDS if self.stopping.is_set() else SECONDS_MEANWHILE
             html = bounded_page(self.exporter)
             found: Path | None = self.in_some_folder(lambda path: self.written(path, html), self.page)
             return found
@@ -141,7 +156,9 @@ class Session:
             try:
                 return make(place)
             except OSError as error:
-                say(f"cannot write {place}: {error.strerror or error}")
+                if place not in self.unwritable:
+                    self.unwritable.add(place)
+                    say(f"cannot write {place}: {error.strerror or error}")
         return None
 
     def end(self) -> None:
@@ -157,8 +174,8 @@ class Session:
         if self.is_profile:
             say(self.tables())
         if self.trace is not None:
-            self.write_trace(self.trace)
-            self.trace.close(self.recorder.log.count)
+            self.write_trace(self.trace, is_last=True)
+        if self.trace is not None:
             say(f"trace: {self.trace.path} (open it at ui.perfetto.dev)"
                 + (f"; {self.trace.left_out:,} events are not in it" if self.trace.left_out else ""))
         if self.exporter is not None:
@@ -168,8 +185,8 @@ class Session:
 
     def tables(self) -> str:
         """What PROFILE prints."""
-        parts = [table(rows_of(self.recorder, by), by) for by in ("kernel", "line", "module", "stage")]
-        return "\n\n".join(parts)
+        parts = [table(rows_of(self.recorder, by), by) for by in KINDS]
+        return "\n\n".join(part for part in parts if part != NOTHING) or NOTHING
 
 
 _session: Session | None = None
@@ -213,7 +230,7 @@ class Profile:
         """How often each site ran in the block, and for how long."""
         if self.after is None:
             self.recorder.settle()
-        after = self.after or totals(self.recorder)
+        after = totals(self.recorder) if self.after is None else self.after
         before = self.before + [(0, 0.0)] * (len(after) - len(self.before))
         return [(n - m, t - s) for (n, t), (m, s) in zip(after, before, strict=True)]
 
@@ -246,7 +263,8 @@ def totals(recorder: Recorder) -> list[tuple[int, float]]:
 def profile() -> Iterator[Profile]:
     """Record what runs in the block: `with tinygrad.profile() as p: ...`, then `p.table()`, `p.rows()` and
     `p.save("trace.json")`. Work that was given before has run when the block begins, and the block's own when
-    it ends. One block at a time; inside a program under VIZ=1 or PROFILE=1 it shows its part of that.
+    it ends; so has what other threads did meanwhile. Blocks may be within each other, and those of several
+    threads end in any order; inside a program under VIZ=1 or PROFILE=1 a block shows its part of that.
 
     >>> import tinygrad
     >>> with tinygrad.profile() as p:
@@ -255,14 +273,49 @@ def profile() -> Iterator[Profile]:
     [1]
     """
     Device.synchronize()
-    watcher = observer.active
-    recorder = watcher if isinstance(watcher, Recorder) else Recorder()
+    recorder = _blocks.begin()
     recorder.settle()
-    observer.active = recorder
     found = Profile(recorder)
     try:
         yield found
     finally:
         Device.synchronize()
-        observer.active = watcher
+        _blocks.end(recorder)
         found.end()
+
+
+class Blocks:
+    """The blocks of `profile()` that are open; they share one recorder, which goes with the last of them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.recorder: Recorder | None = None
+        self.open = 0
+        self.before: observer.Observer | None = None
+        """who watched before the first of them"""
+
+    def begin(self) -> Recorder:
+        """A block begins: who records it."""
+        with self.lock:
+            watcher = observer.active
+            if isinstance(watcher, Recorder) and watcher is not self.recorder:
+                return watcher
+            if self.recorder is None:
+                self.before, self.recorder = watcher, Recorder()
+                observer.active = self.recorder
+            self.open += 1
+            return self.recorder
+
+    def end(self, recorder: Recorder) -> None:
+        """A block that it recorded ends."""
+        with self.lock:
+            if recorder is not self.recorder:
+                return
+            self.open -= 1
+            if self.open == 0:
+                if observer.active is recorder:
+                    observer.active = self.before
+                self.recorder = self.before = None
+
+
+_blocks = Blocks()

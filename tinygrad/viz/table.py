@@ -11,6 +11,8 @@ from typing import Any
 from tinygrad.device import Device
 from tinygrad.viz.recorder import Recorder, Site
 
+NOTHING = "no kernel ran"
+"""A table without rows."""
 KINDS = ("kernel", "line", "module", "stage")
 MOST_ROWS = 20
 NESTED = {"realize": "with the stages within", "trace": "with the stages within", "search": "within plan"}
@@ -47,7 +49,7 @@ def rows_of(recorder: Recorder, by: str, totals: Sequence[tuple[int, float]] | N
     found: dict[Any, Row] = {}
     for i, site in enumerate(list(recorder.sites)):
         own = recorder.log.runs(i), recorder.log.seconds(i)
-        count, seconds = own if totals is None else totals[i]
+        count, seconds = own if totals is None else totals[i] if i < len(totals) else (0, 0.0)
         if not count or (by == "stage") != (site.kind != "kernel") or site.kind == "mark":
             continue
         key, name, where = named(recorder, site, by)
@@ -104,6 +106,8 @@ COLUMNS: tuple[tuple[str, Callable[[Row, float], str]], ...] = (
 
 def table(rows: Sequence[Row], title: str, most: int = MOST_ROWS) -> str:
     """Rows as text in columns, the dearest `most` of them."""
+    if not rows:
+        return NOTHING
     shown, total = rows[:most], sum(row.seconds for row in rows)
     columns = COLUMNS if any(row.operations for row in rows) else COLUMNS[:4]
     if title == "stage":

@@ -8,6 +8,8 @@ const MOST = 700;
 // Nodes, and points inside of long edges, that dagre may have to order: 400 take it up to half a second (two cores of
 // a Zen 1 server), and a training step of a deep network has ten thousand.
 const MOST_ORDERED = 400;
+// Edges from which on those that are not of the chosen node are faint.
+const DENSE = 150;
 
 // The rank of each node, the longest way from a node without sources, and the order in which ranks can be read.
 function ranks(ids, edges) {
@@ -83,10 +85,12 @@ export function drawGraph(nodes, edges, { onpick, label, vertical = true } = {})
   const bends = pairs.reduce((sum, [from, to]) => sum + Math.max(0, Math.abs(rank.get(to) - rank.get(from)) - 1), 0);
   if (ids.length + bends > MOST_ORDERED) layoutRows(graph, rank);
   else dagre.layout(graph);
-  const inner = s("g");
+  const inner = s("g"), lines = [];
   for (const edge of graph.edges()) {
     const points = graph.edge(edge).points;
-    inner.append(s("path", { class: "edge", d: `M${points.map((p) => `${p.x.toFixed(1)},${p.y.toFixed(1)}`).join("L")}`, "marker-end": "url(#arrow)" }));
+    const line = s("path", { class: "edge", d: `M${points.map((p) => `${p.x.toFixed(1)},${p.y.toFixed(1)}`).join("L")}`, "marker-end": "url(#arrow)" });
+    lines.push([edge, line]);
+    inner.append(line);
   }
   const shapes = new Map();
   for (const [id, node] of byId) {
@@ -100,7 +104,7 @@ export function drawGraph(nodes, edges, { onpick, label, vertical = true } = {})
     shapes.set(id, shape);
     inner.append(shape);
   }
-  const svg = s("svg", { class: "graph", role: "group", "aria-label": label ?? "graph" },
+  const svg = s("svg", { class: lines.length > DENSE ? "graph dense" : "graph", role: "group", "aria-label": label ?? "graph" },
     s("defs", {}, s("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, s("path", { d: "M0,0L8,4L0,8z", fill: "currentColor", opacity: 0.5 }))), inner);
   const mover = zoom().scaleExtent([0.05, 4]).on("zoom", (event) => inner.setAttribute("transform", event.transform));
   select(svg).call(mover);
@@ -127,6 +131,7 @@ export function drawGraph(nodes, edges, { onpick, label, vertical = true } = {})
   function pick(id) {
     chosen = id;
     shapes.forEach((shape, other) => shape.classList.toggle("chosen", other === id));
+    lines.forEach(([edge, line]) => line.classList.toggle("near", edge.v === String(id) || edge.w === String(id)));
     onpick?.(byId.get(id));
   }
   requestAnimationFrame(begin);

@@ -36,7 +36,7 @@ export function rooflineView(main, recording, chosen, go) {
       s("text", { x: W / 2, y: H - 4, "text-anchor": "middle" }, "operations a byte"), s("text", { x: 12, y: H / 2, transform: `rotate(-90 12 ${H / 2})`, "text-anchor": "middle" }, "GFLOP/s"),
       limit ? s("path", { class: "roof", d: `M${x(xa)},${y(Math.max(y.domain()[0], xa * bandwidth))}L${x(ridge)},${y(limit.gflops)}L${x(xb)},${y(limit.gflops)}` }) : null,
       dots.map((k) => {
-        const dot = s("circle", { cx: x(intensity(k)), cy: y(speed(k, "operations")), r: 4 + 14 * Math.sqrt(k.seconds / largest), tabindex: 0, role: "button", "data-kernel": k.number, "aria-label": `${k.name} ${seconds(k.seconds)}`,
+        const dot = s("circle", { cx: x(intensity(k)), cy: y(Math.max(y.domain()[0], speed(k, "operations"))), r: 4 + 14 * Math.sqrt(k.seconds / largest), tabindex: 0, role: "button", "data-kernel": k.number, "aria-label": `${k.name} ${seconds(k.seconds)}`,
           onclick: () => go("kernels", { kernel: k.number }), onkeydown: (event) => event.key === "Enter" && go("kernels", { kernel: k.number }) }, s("title", {}, `${k.name}: ${seconds(k.seconds)}, ${rate(speed(k, "operations"))} GFLOP/s`));
         return dot;
       })));

@@ -19,7 +19,7 @@ export function sourceView(main, recording, chosen, go) {
     const cells = margin
       ? [margin.total ? seconds(margin.total) : "", margin.kernels.size ? count(margin.kernels.size) : "", margin.bytes ? bytes(margin.bytes) : ""]
       : ["", "", ""];
-    const row = h("div.row", { "data-line": i + 1 }, cells.map((cell) => h("span.cell", {}, cell)), h("span.number", {}, String(i + 1)), h("span.text", {}, text || " "));
+    const row = h("div.row", { "data-line": i + 1 }, cells.map((cell, at) => h(at ? "span.cell.more" : "span.cell", {}, cell)), h("span.number", {}, String(i + 1)), h("span.text", {}, text || " "));
     if (margin) {
       row.classList.add("used");
       const heat = whole ? margin.total / whole : 0;
@@ -28,7 +28,7 @@ export function sourceView(main, recording, chosen, go) {
     }
     return row;
   });
-  const heads = h("div.row.heads", {}, ["time", "kernels", "memory", "line"].map((name) => h("span", {}, name)), h("span.text", {}, ""));
+  const heads = h("div.row.heads", {}, ["time", "kernels", "memory", "line"].map((name, at) => h(at === 1 || at === 2 ? "span.more" : "span", {}, name)), h("span.text", {}, ""));
   const box = h("div.source", { id: "source-lines" }, heads, rows);
 
   function choose(line) {

@@ -2,7 +2,7 @@
 import { h, seconds, count, bytes, put, fill } from "./dom.js";
 
 const ROW = 26, HEAD = 30, LABEL = 96;
-const COLOURS = { realize: "#9aa5b1", schedule: "#c77d2e", write: "#8e6bbf", plan: "#b084cc", render: "#7a5aa6", compile: "#a94f8a", load: "#6f7fbf", search: "#c2557a",
+const COLOURS = { realize: "#9aa5b1", partition: "#b5651d", schedule: "#c77d2e", write: "#8e6bbf", plan: "#b084cc", render: "#7a5aa6", compile: "#a94f8a", load: "#6f7fbf", search: "#c2557a",
   trace: "#2a9d8f", replay: "#4cb39c", copy: "#d4a017", rewrite: "#9b7fd1", mark: "#808080" };
 
 function colour(site) {
@@ -84,7 +84,8 @@ export function timelineView(main, recording, chosen, go) {
       g.fillStyle = faint;
       g.fillRect(x(moment), 0, 1, high);
       g.fillStyle = ink;
-      g.fillText(seconds(moment * 1e-9), x(moment) + 3, 8);
+      const text = seconds(moment * 1e-9);
+      if (x(moment) + 3 + g.measureText(text).width < wide) g.fillText(text, x(moment) + 3, 8);
     }
     drawn = 0;
     let y = HEAD;

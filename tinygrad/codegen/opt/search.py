@@ -62,8 +62,8 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
         if DEBUG >= 2:
             print(f"no search: {error}")
         return choose_plan(nest, machine)
-    if observer.active is not None:
-        observer.active.plans_measured(nest, device, search.rows(), found)
+    if (watcher := observer.active) is not None:
+        watcher.plans_measured(nest, device, search.rows(), found)
     if DEBUG >= 2:
         print(f"searched {colored(found.summary(), 'green')}")
     if CACHELEVEL and key is not None:
