@@ -32,6 +32,18 @@ def bytes_of(**changes):
     return metadata | changes
 
 
+def pieces_of(**changes):
+    """Metadata of a tokenizer of SentencePiece's kind: bytes, letters, and "▁the"."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁",
+              *"abcdefghijklmnopqrstuvwxyz", "▁t", "▁th", "▁the"]
+    metadata = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
+                "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * 30,
+                "tokenizer.ggml.scores": [0.0] * 259 + [-float(i) for i in range(30)],
+                "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.bos_token_id": 1,
+                "tokenizer.ggml.eos_token_id": 2}
+    return metadata | changes
+
+
 # --- tokenizers -------------------------------------------------------------------------------------------
 
 
@@ -74,13 +86,39 @@ def test_tokens_know_their_bytes():
     assert tokenizer.bytes_of(0) == b"<|im_end|>"
 
 
-@given(st.text())
-@settings(max_examples=100, deadline=None)
-def test_any_text_comes_back_token_by_token(text):
-    tokenizer = _from_gguf(bytes_of())
+def test_a_piece_has_the_space_that_it_begins_with():
+    """Some decoders strip it off the first token of what they are given."""
+    tokenizer = _from_gguf(pieces_of())
+    tokens = tokenizer.encode(" the a🎉", begin=False)
+    names = [tokenizer.name(token) for token in tokens]
+    assert names == [" ", " the", " ", "a", "\ufffd", "\ufffd", "\ufffd", "\ufffd"]
+    assert b"".join(map(tokenizer.bytes_of, tokens)) == "  the a🎉".encode()  # one is put before every text
+    assert tokenizer.name(1) == "<s>"
+
+
+@pytest.mark.parametrize("metadata", [bytes_of(), pieces_of()], ids=["bytes", "pieces"])
+@pytest.mark.parametrize("alphabet", [None, "🎉é the", "你好\ufffd\0 "])
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_any_text_comes_back_token_by_token(metadata, alphabet, data):
+    """Also a run of characters of several tokens each, longer than what the next are decoded with."""
+    text = data.draw(st.text(max_size=30) if alphabet is None else st.text(alphabet, max_size=30))
+    tokenizer = _from_gguf(metadata)
+    tokens = tokenizer.encode(text)
     stream = Stream(tokenizer)
-    expected = text.replace("<|im_end|>", "")
-    assert "".join(map(stream.push, tokenizer.encode(text))) + stream.rest() == expected
+    whole = tokenizer.decode(tokens)
+    assert "".join(map(stream.push, tokens)) + stream.rest() == whole
+    begins = [tokenizer.decode(tokens[:i]) for i in range(len(tokens) + 1)]
+    at = data.draw(st.sampled_from([i for i, begin in enumerate(begins) if not begin.endswith("\ufffd")]))
+    stream = Stream(tokenizer, tokens[:at])
+    assert begins[at] + "".join(map(stream.push, tokens[at:])) + stream.rest() == whole
+
+
+def test_what_follows_a_text_keeps_the_space_it_begins_with():
+    tokenizer = _from_gguf(pieces_of())
+    the = tokenizer.encode("the", begin=False)
+    assert Stream(tokenizer, tokenizer.encode("once 🎉🎉")).push(the[0]) == " the"
+    assert Stream(tokenizer).push(the[0]) == "the"
 
 
 @pytest.fixture(scope="module")

@@ -69,13 +69,15 @@ class Request:
     """A prompt and what became of it. `text` is what may be shown: no part of a stop text, no half character.
 
     `likelihoods`: how many of the likeliest tokens are noted for each one; None notes nothing. `embeds`: no
-    token is wanted but the mean of what the last block leaves, `embedding` (width,) then.
+    token is wanted but the mean of what the last block leaves, `embedding` (width,) then. `is_answer`: the
+    text begins anew, it does not go on from the prompt's.
     """
 
     prompt: list[int]
     sampling: Sampling
     likelihoods: int | None = None
     embeds: bool = False
+    is_answer: bool = False
     mask: Mask | None = None
     tokens: list[int] = field(default_factory=list)
     noted: list[Likelihood] = field(default_factory=list)
@@ -162,10 +164,10 @@ class Generator:
 
     def submit(self, prompt: Sequence[int], sampling: Sampling, **details: Any) -> Request:
         """A request for what follows a prompt. Raises ValueError as `check` does."""
-        request = Request(list(prompt), sampling, stream=Stream(self.tokenizer), rng=sampling.generator(),
-                          **details)
+        request = Request(list(prompt), sampling, rng=sampling.generator(), **details)
         self.check(prompt, request.embeds)
         self.check_bias(sampling)
+        request.stream = Stream(self.tokenizer, () if request.is_answer else prompt)
         if sampling.tokens == 0 and not request.embeds:
             request.end(Finish.LENGTH)
         else:

@@ -217,7 +217,8 @@ class Server:
         try:
             for place, (prompt, mask) in enumerate(zip(asked.prompts, masks, strict=True)):
                 jobs.append(self.worker.submit(prompt, asked.sampling_of(place),
-                                               likelihoods=asked.likelihoods, mask=mask))
+                                               likelihoods=asked.likelihoods, mask=mask,
+                                               is_answer=asked.is_chat))
         except Busy:
             for job in jobs:
                 self.worker.cancel(job)

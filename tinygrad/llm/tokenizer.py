@@ -100,8 +100,10 @@ class Tokenizer:
         return str(self.inner.decode(list(ids), skip_special_tokens=not special))
 
     def name(self, token: int) -> str:
-        """The token by itself, as text."""
-        return self.decode([token], special=True)
+        """The token as text, as it is within a text: the space that some decoders strip off the first token
+        belongs to it."""
+        alone = self.decode([token], special=True)
+        return self.decode([token, token], special=True)[len(alone):]
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for, which may be a part of a character."""
@@ -115,32 +117,49 @@ class Tokenizer:
 
 
 class Stream:
-    """The text of tokens that come one by one: what is sure of it, which is all but unfinished characters."""
+    """The text of tokens that come one by one: what is sure of it, which is all but unfinished characters.
+
+    `prompt`: tokens that they follow. Without it they begin a text, and decoders that strip a space there do.
+    """
 
     CONTEXT = 6
     """Tokens before, with which the next are decoded: some decoders strip a space at the beginning."""
+    MOST_BYTES = 4
+    """Tokens that a character may take, one for each of its bytes."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = ()) -> None:
         self.tokenizer = tokenizer
-        self.ids: list[int] = []
-        self.start = 0
-        self.read = 0
+        self.ids = self._context(prompt)
+        self.whole = [0, len(self.ids)]
+        """Places between characters, from where the context begins to where what was shown ends. Decoded from
+        within a character on, bytes that are tokens would be no text."""
+
+    def _context(self, prompt: Sequence[int]) -> list[int]:
+        """The last tokens of a prompt, from the beginning of a character on."""
+        whole = self.tokenizer.decode(prompt)
+        counts = range(self.CONTEXT, self.CONTEXT + self.MOST_BYTES)
+        begun = (list(prompt[-count:]) for count in counts)
+        return next((ids for ids in begun if whole.endswith(self.tokenizer.decode(ids))), list(prompt))
 
     def push(self, token: int) -> str:
         """The text that this token adds, with what came before it and was unfinished."""
         self.ids.append(token)
-        before = self.tokenizer.decode(self.ids[self.start:self.read])
-        text = self.tokenizer.decode(self.ids[self.start:])
-        if text.endswith("\ufffd"):
-            return ""
-        self.start, self.read = max(0, len(self.ids) - self.CONTEXT), len(self.ids)
-        return text[len(before):]
+        text = self._text()
+        return "" if text.endswith("\ufffd") else self._shown(text)
 
     def rest(self) -> str:
         """What remains unfinished, as it is."""
-        before = self.tokenizer.decode(self.ids[self.start:self.read])
-        text = self.tokenizer.decode(self.ids[self.start:])
-        self.read = len(self.ids)
+        return self._shown(self._text())
+
+    def _text(self) -> str:
+        return self.tokenizer.decode(self.ids[self.whole[0]:])
+
+    def _shown(self, text: str) -> str:
+        """What of a text, that of the context and all after it, was not shown yet; now it is."""
+        before = self.tokenizer.decode(self.ids[self.whole[0]:self.whole[-1]])
+        self.whole.append(len(self.ids))
+        while self.whole[1] <= len(self.ids) - self.CONTEXT:
+            del self.whole[0]
         return text[len(before):]
 
 
