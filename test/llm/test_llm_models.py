@@ -3,6 +3,7 @@ folder in several shards, with a part of the tokens at once and the rest one by 
 weights, by the names and permutations that the `gguf` package and llama.cpp's converter use, give the
 same."""
 import json
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tinygrad import Tensor, Variable
 from tinygrad.llm.cache import Cache
 from tinygrad.llm.checkpoint import read_checkpoint
 from tinygrad.llm.config import from_gguf, from_hugging_face
-from tinygrad.llm.model import Transformer, expected_shapes
+from tinygrad.llm.model import Transformer, check_shapes, expected_shapes
 from tinygrad.llm.rope import Rope
 from tinygrad.nn.block_formats import Packed
 from tinygrad.nn.state import gguf_load, gguf_save, safe_save
@@ -318,6 +319,44 @@ def test_a_head_turns_no_more_items_than_it_has():
         from_gguf(metadata, {}, 96)
 
 
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in (*IN_THE_DEFAULT_RUN, "gpt2", "qwen2moe") else pytest.mark.slow)
+    for name in MODELS])
+def test_no_weight_may_be_missing_and_each_has_its_shape(tmp_path, name):
+    """A gate, a norm or a bias that was not there was left out of the computation."""
+    reference(name, tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    config, weights = checkpoint.config, checkpoint.weights
+    Transformer(config, checkpoint.to("CPU"), activations="float32")
+    for key, packed in weights.items():
+        with pytest.raises(ValueError, match="the model lacks [1-3] weights: "):
+            check_shapes(config, {other: kept for other, kept in weights.items() if other != key})
+        wrong = Packed(packed.stored, None, (*packed.shape[:-1], packed.shape[-1] + 1))
+        with pytest.raises(ValueError, match=f"do not fit the model: .*{re.escape(key)} has"):
+            check_shapes(config, weights | {key: wrong})
+
+
+@pytest.mark.parametrize("name", ["blk.1.attn_q_norm.weight", "blk.0.post_ffw_norm.weight",
+                                  "blk.0.attn_norm.bias", "position_embd.weight"])
+def test_weights_of_another_kind_of_model_are_not_used(name):
+    config = from_hugging_face(LLAMA)
+    stored = {key: Packed(Tensor.zeros(1), None, shape) for key, shape in expected_shapes(config, {}).items()}
+    check_shapes(config, stored | {"blk.2.attn_q_norm.weight": Packed(Tensor.zeros(8), None, (8,))})
+    with pytest.raises(ValueError, match=f"models of architecture llama have no weight {name}"):
+        check_shapes(config, stored | {name: Packed(Tensor.zeros(8), None, (8,))})
+
+
+def test_biases_are_there_where_the_configuration_says_so():
+    biased = from_hugging_face(LLAMA | dict(attention_bias=True, mlp_bias=True))
+    names = {f"blk.{layer}.{part}.bias" for layer in range(2) for part in
+             ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")}
+    assert expected_shapes(biased, {}).keys() - expected_shapes(from_hugging_face(LLAMA), {}).keys() == names
+    plain = {key: Packed(Tensor.zeros(1), None, shape)
+             for key, shape in expected_shapes(from_hugging_face(LLAMA), {}).items()}
+    one = {"blk.0.attn_q.bias": Packed(Tensor.zeros(32), None, (32,))}
+    check_shapes(from_hugging_face(LLAMA), plain | one)
+
+
 def test_weights_that_do_not_fit_are_errors(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no model at"):
         read_checkpoint(tmp_path / "nothing")
@@ -327,7 +366,7 @@ def test_weights_that_do_not_fit_are_errors(tmp_path):
         read_checkpoint(folder)
     one = {"model.embed_tokens.weight": Tensor.zeros(96, 32)}
     checkpoint = read_checkpoint(folder_of(tmp_path / "b", one))
-    with pytest.raises(ValueError, match=r"lacks 13 weights: output_norm.weight, blk.0.attn_q.weight"):
+    with pytest.raises(ValueError, match=r"lacks 20 weights: output_norm.weight, output.weight, blk"):
         Transformer(checkpoint.config, checkpoint.to("CPU"))
     with pytest.raises(ValueError, match="'model.vision.weight' is no weight of a llama model"):
         read_checkpoint(folder_of(tmp_path / "c", {"model.vision.weight": Tensor.zeros(2)}))
