@@ -124,6 +124,8 @@ def timed_steps(model: LanguageModel, request: Request, show: Any = None) -> tup
         if show is not None:
             show(request.text[shown:])
             shown = len(request.text)
+    if request.error is not None:
+        raise ValueError(request.error)
     return (first - start, time.perf_counter() - first) if first is not None else (0.0, 0.0)
 
 

@@ -45,8 +45,12 @@ class PromptTooLong(ValueError):
     """A prompt with more tokens than the context has room for."""
 
 
+class MaskFailed(ValueError):
+    """What may come next cannot be said: a grammar takes more work than it may."""
+
+
 class Mask(Protocol):
-    """What may come next, as a grammar says."""
+    """What may come next, as a grammar says. Both methods raise `MaskFailed` where that cannot be said."""
 
     def apply(self, scores: Scores) -> Scores:
         """Scores in which tokens that may not come next are -inf."""
@@ -70,7 +74,7 @@ class Request:
 
     `likelihoods`: how many of the likeliest tokens are noted for each one; None notes nothing. `embeds`: no
     token is wanted but the mean of what the last block leaves, `embedding` (width,) then. `is_answer`: the
-    text begins anew, it does not go on from the prompt's.
+    text begins anew, it does not go on from the prompt's. `error`: why its mask ended it.
     """
 
     prompt: list[int]
@@ -83,6 +87,7 @@ class Request:
     noted: list[Likelihood] = field(default_factory=list)
     text: str = ""
     finish: Finish | None = None
+    error: str | None = None
     reused: int = 0
     embedding: np.ndarray[Any, Any] | None = None
     slot: int | None = None
@@ -221,13 +226,16 @@ class Generator:
         return changed
 
     def run(self, request: Request, show: Callable[[str], None] | None = None) -> Request:
-        """Work until a request is done; `show` gets its text piece by piece."""
+        """Work until a request is done; `show` gets its text piece by piece. Raises `MaskFailed` where the
+        request's mask does."""
         shown = 0
         while request.finish is None:
             self.step()
             if show is not None and len(request.text) > shown:
                 show(request.text[shown:])
                 shown = len(request.text)
+        if request.error is not None:
+            raise MaskFailed(request.error)
         return request
 
     # --- slots --------------------------------------------------------------------------------------------
@@ -309,7 +317,15 @@ class Generator:
         return requests
 
     def _choose(self, request: Request, scores: Scores) -> None:
-        """The next token of a request, and whether it ends there: also where a mask lets nothing come."""
+        """The next token of a request, and whether it ends there. A mask that fails ends it, and no other."""
+        try:
+            self._add(request, scores)
+        except MaskFailed as error:
+            request.error = str(error)
+            request.end(Finish.CANCELLED)
+
+    def _add(self, request: Request, scores: Scores) -> None:
+        """The next token of a request; where a mask lets nothing come, it ends."""
         if request.mask is not None:
             scores = request.mask.apply(scores)
             if scores.max() == -np.inf:
@@ -374,6 +390,8 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _likelihood(scores: Scores, token: int, count: int) -> Likelihood:
+    """The likeliest are fewer than `count` where a mask lets no more come."""
     logarithms = log_probabilities(scores)
-    best = np.argsort(-logarithms, kind="stable")[:count] if count else ()
+    best = np.argsort(-logarithms, kind="stable")[:count] if count else np.array((), int)
+    best = best[logarithms[best] > -np.inf]
     return Likelihood(token, float(logarithms[token]), tuple((int(i), float(logarithms[i])) for i in best))

@@ -72,12 +72,16 @@ def whole(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def error_response(status: int, message: str, code: str | None = None) -> JSONResponse:
+def error_of(status: int, message: str, code: str | None = None) -> dict[str, Any]:
     """An error as OpenAI's clients understand it."""
     kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"message": whole(message), "type": kind, "param": None, "code": code}
+
+
+def error_response(status: int, message: str, code: str | None = None) -> JSONResponse:
+    """An answer that is an error."""
     headers = {429: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status)
-    said = {"message": whole(message), "type": kind, "param": None, "code": code}
-    return JSONResponse({"error": said}, status, headers)
+    return JSONResponse({"error": error_of(status, message, code)}, status, headers)
 
 
 Endpoint = Callable[["Server", HTTPRequest], Awaitable[Response]]
@@ -134,8 +138,9 @@ class Server:
     def _check_key(self, request: HTTPRequest) -> None:
         if self.limits.api_key is None:
             return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self.limits.api_key.encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        is_right = hmac.compare_digest(given.strip().encode("latin-1"), self.limits.api_key.encode())
+        if scheme.lower() != "bearer" or not is_right:
             raise Failed(401, "the API key is missing or wrong", "invalid_api_key")
 
     # --- what is asked ------------------------------------------------------------------------------------
@@ -217,7 +222,7 @@ class Server:
         try:
             for place, (prompt, mask) in enumerate(zip(asked.prompts, masks, strict=True)):
                 jobs.append(self.worker.submit(prompt, asked.sampling_of(place),
-                                               likelihoods=asked.likelihoods, mask=mask,
+                                               likelihoods=asked.noted, mask=mask,
                                                is_answer=asked.is_chat))
         except Busy:
             for job in jobs:
@@ -237,8 +242,9 @@ class Server:
             raise
         choices = [asked.choice(place, job, self._likelihoods(job.request.noted, asked) if job.request
                                 else None)
-                   for place, job in enumerate(jobs)]
-        return JSONResponse({**head, "object": asked.object, "choices": choices, "usage": _usage(jobs)})
+                   for place, job in enumerate(asked.chosen(jobs))]
+        return JSONResponse({**head, "object": asked.object, "choices": choices,
+                             "usage": _usage(jobs, asked)})
 
     def _mask(self, asked: Asked) -> GrammarMask:
         """What keeps an answer to a schema or grammar. Raises BadRequest for one that is not known."""
@@ -267,7 +273,7 @@ class Server:
                     raise Failed(504, f"the answer took more than {self.limits.seconds:g} seconds", "timeout")
                 found = piece.result()
                 if found.error is not None:
-                    raise Failed(503, found.error)
+                    raise Failed(400 if found.refused else 503, found.error)
                 if found.finish is not None:
                     return
         finally:
@@ -288,21 +294,20 @@ class Server:
                     left = job.born + self.limits.seconds - time.monotonic()
                     piece = await asyncio.wait_for(job.pieces.get(), max(left, 0))
                     if piece.error is not None:
-                        raise Failed(503, piece.error)
+                        raise Failed(400 if piece.refused else 503, piece.error)
                     finish = piece.finish
                     likelihoods = self._likelihoods(list(piece.noted), asked, offset)
                     offset += sum(len(self.model.tokenizer.name(n.token)) for n in piece.noted)
                     yield _event({**head, "choices": [asked.delta(place, piece.text, finish, likelihoods)]})
                 del open_jobs[place]
             if asked.usage:
-                yield _event({**head, "choices": [], "usage": _usage(jobs)})
+                yield _event({**head, "choices": [], "usage": _usage(jobs, asked)})
             yield "data: [DONE]\n\n"
         except TimeoutError:
-            yield _event({"error": {"message": f"the answer took more than {self.limits.seconds:g} seconds",
-                                    "type": "server_error", "param": None, "code": "timeout"}})
+            late = f"the answer took more than {self.limits.seconds:g} seconds"
+            yield _event({"error": error_of(504, late, "timeout")})
         except Failed as error:
-            yield _event({"error": {"message": str(error), "type": "server_error", "param": None,
-                                    "code": error.code}})
+            yield _event({"error": error_of(error.status, str(error), error.code)})
         finally:  # also where the client has gone
             for job in open_jobs.values():
                 self.worker.cancel(job)
@@ -366,11 +371,13 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _usage(jobs: list[Job]) -> dict[str, Any]:
+def _usage(jobs: list[Job], asked: Asked) -> dict[str, Any]:
+    """Tokens of all answers, and of prompts: each counts once, however many answers it has."""
     requests = [job.request for job in jobs if job.request is not None]
-    read, written = sum(len(r.prompt) for r in requests), sum(len(r.tokens) for r in requests)
+    prompts = requests[::asked.drawn]
+    read, written = sum(len(r.prompt) for r in prompts), sum(len(r.tokens) for r in requests)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
-            "prompt_tokens_details": {"cached_tokens": sum(r.reused for r in requests)}}
+            "prompt_tokens_details": {"cached_tokens": sum(r.reused for r in prompts)}}
 
 
 def serve_model(model: LanguageModel, host: str, port: int, waiting: int, seconds: float,
