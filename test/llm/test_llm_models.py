@@ -4,6 +4,7 @@ weights, by the names and permutations that the `gguf` package and llama.cpp's c
 same."""
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -108,6 +109,21 @@ def test_scores_are_those_of_transformers(tmp_path, name):
     _, expected = reference(name, tmp_path)
     assert (tmp_path / "model.safetensors.index.json").exists()
     np.testing.assert_allclose(scores_of(read_checkpoint(tmp_path)), expected, rtol=0, atol=1e-4)
+
+
+def test_dynamic_positions_are_stretched_for_more_tokens_than_the_model_was_trained_on(tmp_path):
+    """And not for fewer, whatever config.json says of an original context."""
+    MODELS["llama, dynamic, short"] = ("LlamaConfig", SMALL | dict(max_position_embeddings=12) | stretched(
+        rope_type="dynamic", factor=2.0, original_max_position_embeddings=4))
+    _, expected = reference("llama, dynamic, short", tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    model = Transformer(checkpoint.config, checkpoint.to("CPU"), context=20)
+    np.testing.assert_allclose(model(Tensor(TOKENS.astype(np.int32)[None]))[0].numpy(), expected, rtol=0,
+                               atol=1e-4)
+    assert Transformer(checkpoint.config, checkpoint.to("CPU")).context == 12
+    assert Transformer(checkpoint.config, checkpoint.to("CPU"), context=99).context == 24
+    unstretched = checkpoint.config.rope.table(12)
+    np.testing.assert_array_equal(unstretched, replace(checkpoint.config.rope, kind="default").table(12))
 
 
 @pytest.mark.slow
@@ -290,6 +306,11 @@ def folder_of(path, weights, **fields):
     (dict(rope_scaling=3), "rope_scaling is 3, not an object"),
     (dict(rope_scaling=dict(rope_type="yarn", original_max_position_embeddings=0)), "cannot have original 0"),
     (dict(rope_scaling=dict(rope_type="linear", factor=0)), "cannot have factor 0"),
+    (dict(rope_scaling=dict(rope_type="longrope", original_max_position_embeddings=1)), "context of 2 or"),
+    (dict(rope_scaling=dict(rope_type="longrope", long_factor=[1, 1, 0, 1])), "long factors that are no num"),
+    (dict(rms_norm_eps=float("nan")), "norms cannot add nan"),
+    (dict(model_type="gemma2", final_logit_softcapping=0), "final_cap is 0 cannot be"),
+    (dict(model_type="olmo", clip_qkv=-1), "clip is -1 cannot be"),
     (dict(rope_scaling=dict(rope_type="longrope", long_factor=["a"] * 4)), "long_factor is .*, no list of"),
     (dict(partial_rotary_factor=1e308), "partial_rotary_factor is 1e"),
     (dict(num_hidden_layers=1 << 24), "layers is 16777216 cannot be: a number from 1 to 4096"),
@@ -309,6 +330,17 @@ def test_a_configuration_that_cannot_be_is_an_error(fields, reason):
 def test_older_configurations_of_qwen_say_from_which_layer_on_windows_are(fields, windows):
     qwen = LLAMA | dict(model_type="qwen2", sliding_window=8, max_window_layers=1)
     assert from_hugging_face(qwen | fields).windows == windows
+
+
+def test_caps_of_0_in_a_gguf_file_are_none():
+    values = {"block_count": 2, "context_length": 64, "embedding_length": 32, "attention.head_count": 4}
+    olmo = {f"olmo.{key}": value for key, value in (values | {"attention.clamp_kqv": 0.0}).items()}
+    assert from_gguf({"general.architecture": "olmo"} | olmo, {}, 96).clip is None
+    caps = {"attn_logit_softcapping": 0.0, "final_logit_softcapping": 0.0,
+            "attention.layer_norm_rms_epsilon": 1e-6}
+    gemma = {f"gemma2.{key}": value for key, value in (values | caps).items()}
+    found = from_gguf({"general.architecture": "gemma2"} | gemma, {}, 96)
+    assert found.attention_cap is None and found.final_cap is None
 
 
 def test_a_head_turns_no_more_items_than_it_has():

@@ -1,5 +1,7 @@
 """Text of language models: tokenizers beside `sentencepiece` and `transformers`, chat templates, and how the
 next token is chosen."""
+import base64
+import json
 import math
 import random
 from dataclasses import replace
@@ -181,6 +183,45 @@ def test_tokenizer_json_gives_what_transformers_gives(tmp_path):
                                                                     add_generation_prompt=True)
 
 
+@pytest.mark.parametrize("template, bos, begin", [
+    ("<s> $A", None, [1]), ("<s> $A", "<s>", [1]), ("<s> $A </s>", None, [1]), ("$A </s>", None, []),
+    ("$A </s>", "<s>", []), (None, "<s>", []), ("<s> $A", "</s>", [])])
+def test_what_tokenizer_json_puts_before_a_text(template, bos, begin):
+    """Also where no tokenizer_config.json says that it begins a text."""
+    inner = _from_gguf(pieces_of()).inner
+    if template is not None:
+        inner.post_processor = tokenizers.processors.TemplateProcessing(
+            single=template, special_tokens=[("<s>", 1), ("</s>", 2)])
+    metadata = {"tokenizer.json": json.loads(inner.to_str())}
+    read = _from_folder(metadata if bos is None else metadata | {"tokenizer_config.json": {"bos_token": bos}})
+    assert read.encode("the") == [*begin, *read.encode("the", begin=False)]
+
+
+def test_what_ends_a_text_is_a_token_of_the_model(tmp_path):
+    checkpoint = read_checkpoint(write_tiny(tmp_path / "tiny.gguf"))
+    inner = json.loads(tokenizer_of(checkpoint).inner.to_str())
+    metadata = {"tokenizer.json": inner, "config.json": {"eos_token_id": -1},
+                "generation_config.json": {"eos_token_id": [2, 260, True]}}
+    assert tokenizer_of(replace(checkpoint, path=tmp_path, metadata=metadata)).ends == {0, 2}
+
+
+def test_a_damaged_tokenizer_json_is_an_error():
+    """The library panics at tables that lie, which is no Exception."""
+    inner = json.loads(_from_gguf(pieces_of()).inner.to_str())
+    lie = base64.b64encode(b"\xff" * 8).decode()
+    for damaged in (inner | {"normalizer": {"type": "Precompiled", "precompiled_charsmap": lie}},
+                    inner | {"model": 3}):
+        with pytest.raises(ValueError, match="tokenizer.json cannot be read"):
+            _from_folder({"tokenizer.json": damaged})
+
+
+def test_templates_by_name():
+    metadata = {"tokenizer.json": json.loads(_from_gguf(pieces_of()).inner.to_str())}
+    named = [[], {"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]
+    assert _from_folder(metadata | {"tokenizer_config.json": {"chat_template": named}}).template == "b"
+    assert _from_folder(metadata | {"tokenizer_config.json": {"chat_template": named[:2]}}).template is None
+
+
 def read_folder(path):
     from tinygrad.llm.checkpoint import _json
     names = ("tokenizer.json", "tokenizer_config.json")
@@ -288,6 +329,12 @@ def test_draws_follow_the_probabilities():
     counts = np.bincount([choose(SCORES, [], sampling, rng) for _ in range(4000)], minlength=5)
     expected = softmax(SCORES / 0.7) * 4000
     assert (np.abs(counts - expected) < 4 * np.sqrt(expected + 1)).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_temperature_near_0_takes_the_likeliest():
+    sampling = Sampling(temperature=1e-310)
+    assert {choose(SCORES, [], sampling, np.random.default_rng(i)) for i in range(9)} == {1}
 
 
 def test_a_seed_gives_the_same_tokens_again():

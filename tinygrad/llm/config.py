@@ -73,6 +73,12 @@ class Config:
             raise ValueError(f"{self.experts_used} of {self.experts} experts cannot be used")
         if self.activation not in ("silu", "gelu", "gelu_tanh"):
             raise ValueError(f"the activation {self.activation!r} is not known")
+        if not 0 <= self.eps < math.inf:
+            raise ValueError(f"norms cannot add {self.eps!r}, which is no number from 0 on")
+        for name in ("attention_cap", "final_cap", "clip", "scale"):
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"a model whose {name} is {getattr(self, name)!r} cannot be: "
+                                 "a number above 0")
         for window in self.windows:
             if window is not None and (type(window) is not int or window < 1):
                 raise ValueError(f"a layer cannot see {window!r} tokens")
@@ -84,6 +90,13 @@ class Config:
     def window(self, layer: int) -> int | None:
         """How many tokens, itself included, a token sees in this layer; None: all before it."""
         return self.windows[layer] if self.windows else None
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that there are positions for: dynamic ones are stretched beyond `context`."""
+        if self.rope is None or self.rope.kind != "dynamic":
+            return self.context
+        return min(int(self.context * max(self.rope.factor, 1)), MOST)
 
     @property
     def block_norms(self) -> tuple[str, ...]:
@@ -238,6 +251,7 @@ def _rope(fields: Fields, config: Config, layers: str) -> Rope:
     original = stretch.optional("original_max_position_embeddings",
                                 default=fields.optional("original_max_position_embeddings",
                                                         default=config.context))
+    original = config.context if kind == "dynamic" else original  # what its max_position_embeddings means
     factor = stretch.optional("factor", default=config.context / original if original else 1.0)
     return Rope(int(config.head_size * part), base, kind, factor, original,
                 low=stretch.optional("low_freq_factor", default=1.0),
@@ -323,7 +337,7 @@ def from_gguf(metadata: Mapping[str, Any], factors: Mapping[str, Sequence[float]
                                width), context=fields.number("context_length"), eps=eps,
         norm="layer" if layer_norm else "rms", norm_weights=kind != "olmo",
         activation="gelu_tanh" if kind.startswith("gemma") or kind == "gpt2" else "silu",
-        clip=fields.optional("attention.clamp_kqv", None),
+        clip=fields.optional("attention.clamp_kqv", None) or None,
         experts=fields.optional("expert_count", 0), experts_used=fields.optional("expert_used_count", 0),
         expert_norm=kind != "qwen2moe",
         biases=_biases(kind, Fields({})) if kind in ("gpt2", "qwen2") else ())
@@ -340,8 +354,8 @@ def from_gguf(metadata: Mapping[str, Any], factors: Mapping[str, Sequence[float]
         large = (kind, layers) in (("gemma2", 46), ("gemma3", 62))
         config = replace(config, embedding_scale=math.sqrt(width),
                          scale=(width / heads if large else head) ** -0.5,
-                         attention_cap=fields.optional("attn_logit_softcapping", None),
-                         final_cap=fields.optional("final_logit_softcapping", None))
+                         attention_cap=fields.optional("attn_logit_softcapping", None) or None,
+                         final_cap=fields.optional("final_logit_softcapping", None) or None)
     if kind == "gemma3":
         config = replace(config, local_rope=Rope(head, fields.optional("rope.freq_base_swa", 10000.0)))
     return config

@@ -37,7 +37,7 @@ class Transformer:
             raise ValueError(f"activations are int8 or float32, not {activations!r}")
         self.config = config
         self.weights = dict(weights)
-        self.context = min(context or config.context, config.context)
+        self.context = min(context or config.context, config.longest)
         check_shapes(config, self.weights)
         self.device = str(self.weights["token_embd.weight"].stored.device)
         self.shapes = {name: packed.shape for name, packed in self.weights.items()}

@@ -171,6 +171,7 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     if largest >= checkpoint.config.vocabulary:
         raise ValueError(f"the tokenizer does not fit the model: it has a token {largest}, the model knows "
                          f"{checkpoint.config.vocabulary}")
+    made.ends = frozenset(token for token in made.ends if 0 <= token < checkpoint.config.vocabulary)
     return made
 
 
@@ -318,7 +319,9 @@ def _from_folder(metadata: Mapping[str, Any]) -> Tokenizer:
         raise ValueError("the model has no tokenizer: there is no tokenizer.json")
     try:
         inner = tokenizers.Tokenizer.from_str(json.dumps(metadata["tokenizer.json"]))
-    except Exception as error:  # the library raises nothing narrower
+    except BaseException as error:  # the library raises nothing narrower, and panics with no Exception
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
         raise ValueError(f"tokenizer.json cannot be read: {error}") from error
     said = metadata.get("tokenizer_config.json", {})
     places = inner.get_vocab(with_added_tokens=True)
@@ -326,14 +329,23 @@ def _from_folder(metadata: Mapping[str, Any]) -> Tokenizer:
     ends = {places[name] for name in (*TURN_ENDS, names["eos"]) if name in places}
     for source in ("generation_config.json", "config.json"):
         listed = metadata.get(source, {}).get("eos_token_id")
-        ends |= {x for x in (listed if isinstance(listed, list) else [listed]) if isinstance(x, int)}
-    begin = places.get(names["bos"] or "")
-    adds = begin is not None and inner.encode("", add_special_tokens=True).ids[:1] == [begin]
+        ends |= {x for x in (listed if isinstance(listed, list) else [listed]) if type(x) is int}
+    first = _first_added(inner)
+    begin = places.get(names["bos"]) if names["bos"] is not None else first
+    adds = first is not None and first == begin
     template = metadata.get("chat_template", said.get("chat_template"))
     if isinstance(template, list):  # by name
-        template = next((t.get("template") for t in template if t.get("name") == "default"), None)
+        named = (t for t in template if isinstance(t, Mapping) and t.get("name") == "default")
+        template = next((t.get("template") for t in named), None)
     variables = {f"{kind}_token": name for kind, name in names.items() if name is not None}
     return Tokenizer(inner, begin, ends, template if isinstance(template, str) else None, adds, variables)
+
+
+def _first_added(inner: tokenizers.Tokenizer) -> int | None:
+    """The token that tokenizer.json has put before every text, if there is one: what it puts after texts is
+    nothing to go on from."""
+    plain, added = (list(inner.encode("a", add_special_tokens=adds).ids) for adds in (False, True))
+    return added[0] if len(added) > len(plain) and added[1:len(plain) + 1] == plain else None
 
 
 def _content(token: Any) -> str | None:
