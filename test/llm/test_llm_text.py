@@ -168,6 +168,36 @@ def test_pieces_of_text_that_is_normalised_first(tmp_path, sentences):
         assert tokenizer.encode(text) == reference.encode(text), text
 
 
+def test_pieces_of_text_whose_spaces_are_taken_off_and_nothing_else(tmp_path, sentences):
+    library = pytest.importorskip("sentencepiece", reason="sentencepiece is in the extra test-models")
+    library.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_prefix=str(tmp_path / "m"),
+                                       vocab_size=285, model_type="unigram", byte_fallback=True,
+                                       minloglevel=2, normalization_rule_name="identity")
+    reference = library.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
+    places = range(reference.get_piece_size())
+    tokenizer = _from_gguf({
+        "tokenizer.ggml.model": "t5", "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.tokens": [reference.id_to_piece(i) for i in places],
+        "tokenizer.ggml.scores": [reference.get_score(i) for i in places],
+        "tokenizer.ggml.remove_extra_whitespaces": True})
+    for text in ["  the  light ", "\t the stone\t", " \n the \n\n  river  \n ", "\n", "  "]:
+        assert tokenizer.encode(text) == reference.encode(text), text
+
+
+@pytest.mark.parametrize("pre, whole", [("llama-bpe", True), ("tekken", True), ("pixtral", True),
+                                        ("dbrx", False), ("smaug-bpe", False), ("qwen2", False)])
+def test_words_that_are_tokens_and_what_begins_a_text_are_as_the_rules_say(pre, whole):
+    """OLMo 2 and Phi 4 cut as Llama 3 does, and merge as GPT-2 does: a token that no merge makes stays one of
+    its letters, and no token begins a text that the file does not say."""
+    metadata = bytes_of(**{"tokenizer.ggml.pre": pre, "tokenizer.ggml.bos_token_id": 0})
+    metadata["tokenizer.ggml.tokens"] += ["hey"]
+    metadata["tokenizer.ggml.token_type"] += [1]
+    tokenizer = _from_gguf(metadata)
+    y = tokenizer.encode("y", begin=False)
+    assert tokenizer.encode("hey") == ([0, 258] if whole else [257, *y])
+    assert _from_gguf(metadata | {"tokenizer.ggml.add_bos_token": True}).encode("y") == [0, *y]
+
+
 def test_tokenizer_json_gives_what_transformers_gives(tmp_path):
     transformers = pytest.importorskip("transformers", reason="transformers is in the extra test-models")
     own = _from_gguf(bytes_of(**{"tokenizer.ggml.pre": "llama-bpe"}))

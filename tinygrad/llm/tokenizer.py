@@ -63,6 +63,9 @@ _CUTS: dict[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan"), _QWEN2),
     "tekken": _TEKKEN, "gpt-4o": _GPT4O, "llama4": _GPT4O,
 }
+_WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+"""Rules with which a word that is a token is not merged of its parts, and a token begins a text unless the
+file says otherwise."""
 
 
 class Tokenizer:
@@ -200,7 +203,7 @@ def _from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     ends = {place for name, place in ids.items() if name != "bos" and place is not None}
     ends |= {tokens.index(token) for token in TURN_ENDS if token in named}
     template = metadata.get("tokenizer.chat_template")
-    adds = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or _cut_of(metadata) == _LLAMA3)
+    adds = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or _has_whole_words(metadata))
     variables = {f"{name}_token": tokens[place] for name, place in ids.items() if place is not None}
     return Tokenizer(inner, ids["bos"], ends, template if isinstance(template, str) else None, bool(adds),
                      variables)
@@ -229,6 +232,10 @@ def _cut_of(metadata: Mapping[str, Any]) -> str | tuple[str, ...]:
     return _CUTS[name]
 
 
+def _has_whole_words(metadata: Mapping[str, Any]) -> bool:
+    return metadata.get("tokenizer.ggml.pre") in _WHOLE_WORDS
+
+
 def _byte_pairs(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokenizer:
     """Bytes as letters, merged by a list of pairs (GPT-2)."""
     merges = metadata.get("tokenizer.ggml.merges")
@@ -244,7 +251,7 @@ def _byte_pairs(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.To
                     if not places.keys() >= {*pair, "".join(pair)})
         raise ValueError(f"the GGUF file's tokenizer merges {lost[0]!r} and {lost[1]!r}, "
                          "not all of which are tokens")
-    inner = tokenizers.Tokenizer(BPE(places, pairs, ignore_merges=_cut_of(metadata) == _LLAMA3))
+    inner = tokenizers.Tokenizer(BPE(places, pairs, ignore_merges=_has_whole_words(metadata)))
     inner.pre_tokenizer = pre_tokenizers.Sequence(_cutters(_cut_of(metadata)))
     inner.decoder = decoders.ByteLevel()
     return inner
@@ -294,7 +301,8 @@ def _unigrams(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Toke
         # the library's reader of such tables panics at one that lies; those in use are this form of Unicode
         before += [normalizers.Nmt(), normalizers.NFKC()]
     if metadata.get("tokenizer.ggml.remove_extra_whitespaces"):
-        before += [normalizers.Strip(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
+        before += [normalizers.Replace(tokenizers.Regex(spaces), kept)
+                   for spaces, kept in ((r"\A +| +\z", ""), (" {2,}", " "))]
     made.normalizer = normalizers.Sequence([*before, made.normalizer])
     return made
 
