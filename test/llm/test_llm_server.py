@@ -142,6 +142,18 @@ def test_seeds_and_several_choices(client):
     assert one.choices[0].message.content != one.choices[1].message.content
 
 
+def test_choices_are_streamed_as_they_come(client):
+    """The second came when the first was whole."""
+    ask = dict(model="tiny", messages=MESSAGES, temperature=0, max_tokens=30, n=3, logit_bias={"68": 100})
+    pieces = [piece.choices[0] for piece in client.chat.completions.create(**ask, stream=True)]
+    told = [piece.index for piece in pieces if piece.delta.content]
+    assert told.index(2) < 30 and sorted(told) == [0] * 30 + [1] * 30 + [2] * 30
+    whole = client.chat.completions.create(**ask)
+    for choice in whole.choices:
+        assert "".join(p.delta.content or "" for p in pieces if p.index == choice.index) == \
+            choice.message.content
+
+
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "yz"]}},
           "required": ["a", "b"], "additionalProperties": False}
 

@@ -30,12 +30,12 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tinygrad.llm.generate import Finish, Likelihood, PromptTooLong
+from tinygrad.llm.generate import Likelihood, PromptTooLong
 from tinygrad.llm.grammar import GrammarMask, SchemaMask
 from tinygrad.llm.language_model import LanguageModel
 from tinygrad.llm.requests import Asked, BadRequest, chat_request, completion_request, embedding_request
 from tinygrad.llm.sampling import Sampling
-from tinygrad.llm.worker import Busy, Job, Worker
+from tinygrad.llm.worker import Busy, Job, Piece, Worker
 
 log = logging.getLogger("tinygrad.llm")
 MOST_BODY = 4 << 20
@@ -270,7 +270,7 @@ class Server:
                     self.worker.cancel(job)
                     if gone.done():
                         raise Failed(499, "the client has gone")
-                    raise Failed(504, f"the answer took more than {self.limits.seconds:g} seconds", "timeout")
+                    raise self._late()
                 found = piece.result()
                 if found.error is not None:
                     raise Failed(400 if found.refused else 503, found.error)
@@ -280,37 +280,50 @@ class Server:
             gone.cancel()
 
     async def _events(self, jobs: list[Job], asked: Asked, head: dict[str, Any]) -> AsyncIterator[str]:
-        """Server-sent events: a piece of a choice each, then the usage if it was asked for."""
+        """Server-sent events: a piece of a choice each, of all choices as they come, then the usage if it was
+        asked for."""
         head = {**head, "object": asked.chunk_object}
-        open_jobs = dict(enumerate(jobs))
+        offsets = [0] * len(jobs)
         try:
-            for place in open_jobs:
+            for place in range(len(jobs)):
                 if asked.is_chat:
                     yield _event({**head, "choices": [asked.first_delta(place)]})
-            for place, job in list(open_jobs.items()):
-                finish: Finish | None = None
-                offset = 0
-                while finish is None:
-                    left = job.born + self.limits.seconds - time.monotonic()
-                    piece = await asyncio.wait_for(job.pieces.get(), max(left, 0))
-                    if piece.error is not None:
-                        raise Failed(400 if piece.refused else 503, piece.error)
-                    finish = piece.finish
-                    likelihoods = self._likelihoods(list(piece.noted), asked, offset)
-                    offset += sum(len(self.model.tokenizer.name(n.token)) for n in piece.noted)
-                    yield _event({**head, "choices": [asked.delta(place, piece.text, finish, likelihoods)]})
-                del open_jobs[place]
+            async for place, piece in self._pieces(jobs):
+                likelihoods = self._likelihoods(list(piece.noted), asked, offsets[place])
+                offsets[place] += sum(len(self.model.tokenizer.name(n.token)) for n in piece.noted)
+                yield _event({**head, "choices": [asked.delta(place, piece.text, piece.finish, likelihoods)]})
             if asked.usage:
                 yield _event({**head, "choices": [], "usage": _usage(jobs, asked)})
             yield "data: [DONE]\n\n"
-        except TimeoutError:
-            late = f"the answer took more than {self.limits.seconds:g} seconds"
-            yield _event({"error": error_of(504, late, "timeout")})
         except Failed as error:
             yield _event({"error": error_of(error.status, str(error), error.code)})
         finally:  # also where the client has gone
-            for job in open_jobs.values():
+            for job in jobs:
                 self.worker.cancel(job)
+
+    async def _pieces(self, jobs: list[Job]) -> AsyncIterator[tuple[int, Piece]]:
+        """What comes of these jobs, with their places. Raises `Failed` where one fails or takes too long."""
+        coming = {asyncio.ensure_future(job.pieces.get()): place for place, job in enumerate(jobs)}
+        try:
+            while coming:
+                left = min(jobs[place].born for place in coming.values()) + self.limits.seconds
+                done, _ = await asyncio.wait(coming, timeout=max(left - time.monotonic(), 0),
+                                             return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    raise self._late()
+                for get in sorted(done, key=coming.__getitem__):
+                    place, piece = coming.pop(get), get.result()
+                    if piece.error is not None:
+                        raise Failed(400 if piece.refused else 503, piece.error)
+                    if piece.finish is None:
+                        coming[asyncio.ensure_future(jobs[place].pieces.get())] = place
+                    yield place, piece
+        finally:
+            for get in coming:
+                get.cancel()
+
+    def _late(self) -> Failed:
+        return Failed(504, f"the answer took more than {self.limits.seconds:g} seconds", "timeout")
 
     def _likelihoods(self, noted: list[Likelihood], asked: Asked, offset: int = 0) -> dict[str, Any] | None:
         """Logarithms of probabilities as the two interfaces show them; `offset`: characters before."""
