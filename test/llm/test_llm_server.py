@@ -266,6 +266,17 @@ def test_likelihoods_say_what_bytes_tokens_are_and_where(client):
     assert [x for piece in pieces for x in piece.text_offset] == [0, 1, 2, 3]
 
 
+def test_tokens_that_are_parts_of_characters_are_told_apart(client):
+    """All had the same name, so that but one of them was among the likeliest, and moved what came after."""
+    ahead = {str(3 + byte): 100 for byte in (0xc3, 0xc4, 0xc5)}
+    asked = dict(model="tiny", prompt="he", temperature=0, max_tokens=4, logprobs=20)
+    found = client.completions.create(**asked, logit_bias={str(3 + 0xc3): 100}).choices[0].logprobs
+    assert found.tokens == ["bytes:\\xc3"] * 4 and found.text_offset == [0, 0, 1, 2]
+    assert {len(likeliest) for likeliest in found.top_logprobs} == {20}
+    drawn = client.completions.create(**(asked | {"temperature": 2}), logit_bias=ahead).choices[0].logprobs
+    assert set(drawn.tokens) <= {f"bytes:\\x{byte:x}" for byte in (0xc3, 0xc4, 0xc5)}
+
+
 def test_embeddings_have_length_one_and_tell_texts_apart(client):
     found = client.embeddings.create(model="tiny", input=["he he", "he he", "something else"])
     vectors = np.array([item.embedding for item in found.data])

@@ -9,16 +9,16 @@ unless told otherwise.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import hmac
-import itertools
 import json
 import logging
 import os
 import time
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -240,8 +240,8 @@ class Server:
             for job in jobs:
                 self.worker.cancel(job)
             raise
-        choices = [asked.choice(place, job, self._likelihoods(job.request.noted, asked) if job.request
-                                else None)
+        choices = [asked.choice(place, job, self._likelihoods(job.request.noted, asked, TextPlaces())
+                                if job.request else None)
                    for place, job in enumerate(asked.chosen(jobs))]
         return JSONResponse({**head, "object": asked.object, "choices": choices,
                              "usage": _usage(jobs, asked)})
@@ -283,14 +283,13 @@ class Server:
         """Server-sent events: a piece of a choice each, of all choices as they come, then the usage if it was
         asked for."""
         head = {**head, "object": asked.chunk_object}
-        offsets = [0] * len(jobs)
+        places = [TextPlaces() for _ in jobs]
         try:
             for place in range(len(jobs)):
                 if asked.is_chat:
                     yield _event({**head, "choices": [asked.first_delta(place)]})
             async for place, piece in self._pieces(jobs):
-                likelihoods = self._likelihoods(list(piece.noted), asked, offsets[place])
-                offsets[place] += sum(len(self.model.tokenizer.name(n.token)) for n in piece.noted)
+                likelihoods = self._likelihoods(piece.noted, asked, places[place])
                 yield _event({**head, "choices": [asked.delta(place, piece.text, piece.finish, likelihoods)]})
             if asked.usage:
                 yield _event({**head, "choices": [], "usage": _usage(jobs, asked)})
@@ -325,8 +324,9 @@ class Server:
     def _late(self) -> Failed:
         return Failed(504, f"the answer took more than {self.limits.seconds:g} seconds", "timeout")
 
-    def _likelihoods(self, noted: list[Likelihood], asked: Asked, offset: int = 0) -> dict[str, Any] | None:
-        """Logarithms of probabilities as the two interfaces show them; `offset`: characters before."""
+    def _likelihoods(self, noted: Sequence[Likelihood], asked: Asked,
+                     places: TextPlaces) -> dict[str, Any] | None:
+        """Logarithms of probabilities as the two interfaces show them."""
         if asked.likelihoods is None:
             return None
         name, bytes_of = self.model.tokenizer.name, self.model.tokenizer.bytes_of
@@ -336,11 +336,24 @@ class Server:
 
             return {"content": [{**entry(n.token, n.value), "top_logprobs": [entry(*best) for best in n.best]}
                                 for n in noted], "refusal": None}
-        names = [name(n.token) for n in noted]
-        offsets = list(itertools.accumulate(map(len, names), initial=offset))[:-1]
-        return {"tokens": names, "token_logprobs": [n.value for n in noted],
-                "top_logprobs": [{name(token): value for token, value in n.best} for n in noted],
-                "text_offset": offsets}
+        key = self.model.tokenizer.key
+        return {"tokens": [key(n.token) for n in noted], "token_logprobs": [n.value for n in noted],
+                "top_logprobs": [{key(token): value for token, value in n.best} for n in noted],
+                "text_offset": [places.next(bytes_of(n.token)) for n in noted]}
+
+
+class TextPlaces:
+    """Where the tokens of a text begin in it, in characters: a character begins where it is whole."""
+
+    def __init__(self) -> None:
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.count = 0
+
+    def next(self, token: bytes) -> int:
+        """The place of the next token, of these bytes."""
+        place = self.count
+        self.count += len(self.decoder.decode(token))
+        return place
 
 
 # --- small parts ------------------------------------------------------------------------------------------

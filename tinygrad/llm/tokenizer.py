@@ -108,6 +108,14 @@ class Tokenizer:
         alone = self.decode([token], special=True)
         return self.decode([token, token], special=True)[len(alone):]
 
+    def key(self, token: int) -> str:
+        """The token's text where it is whole, else its bytes as OpenAI writes them: `bytes:\\xf0\\x9f`."""
+        data = self.bytes_of(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for, which may be a part of a character."""
         name = self.inner.id_to_token(token) or ""
