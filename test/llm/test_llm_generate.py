@@ -18,7 +18,7 @@ from tiny_models import write_tiny
 from tinygrad import Tensor
 from tinygrad.llm import generate
 from tinygrad.llm.cache import Cache
-from tinygrad.llm.generate import Finish, common
+from tinygrad.llm.generate import Finish, MaskFailed, common
 from tinygrad.llm.language_model import LanguageModel, find_model
 from tinygrad.llm.sampling import Sampling, log_probabilities
 
@@ -228,6 +228,22 @@ def test_a_mask_says_what_may_come(model, plain):
     assert other.tokens == plain(PROMPTS[2], 9)[0]
 
 
+def test_a_mask_that_fails_ends_its_request_and_no_other(model, plain):
+    class Failing(Only):
+        def accept(self, token):
+            raise MaskFailed("too much")
+
+    generator = model.generator
+    failing = generator.submit(PROMPTS[0], greedy(9), mask=Failing([70]))
+    other = generator.submit(PROMPTS[2], greedy(9))
+    while not generator.is_idle:
+        generator.step()
+    assert (failing.tokens, failing.finish, failing.error) == ([], Finish.CANCELLED, "too much")
+    assert other.tokens == plain(PROMPTS[2], 9)[0] and other.error is None
+    with pytest.raises(MaskFailed, match="too much"):
+        model.complete("he", greedy(9), mask=Failing([70]))
+
+
 def test_a_conversation_is_written_by_the_template(model):
     messages = [dict(role="user", content="he")]
     text = "<|im_start|>user\nhe<|im_end|>\n<|im_start|>assistant\n"
@@ -264,6 +280,14 @@ def test_a_conversation_in_a_terminal(path):
     done = command("chat", path, "--tokens", 4, "--greedy", given="he\nhe\n")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip()) > 0
+
+
+def test_a_conversation_that_outgrows_the_context_begins_anew(path):
+    done = command("chat", path, "--tokens", 4, "--greedy", "--context", 64, given=f"he\n{'h' * 99}\nhe\n")
+    assert done.returncode == 0, done.stderr
+    assert "the context of 64 has room for 63; what was said is forgotten" in done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == second
 
 
 def test_a_prompt_is_read_when_its_first_token_is_there(path, monkeypatch):

@@ -3,6 +3,8 @@ folder in several shards, with a part of the tokens at once and the rest one by 
 weights, by the names and permutations that the `gguf` package and llama.cpp's converter use, give the
 same."""
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from tinygrad import Tensor, Variable
 from tinygrad.llm.cache import Cache
 from tinygrad.llm.checkpoint import read_checkpoint
 from tinygrad.llm.config import from_gguf, from_hugging_face
-from tinygrad.llm.model import Transformer, expected_shapes
+from tinygrad.llm.model import Transformer, check_shapes, expected_shapes
 from tinygrad.llm.rope import Rope
 from tinygrad.nn.block_formats import Packed
 from tinygrad.nn.state import gguf_load, gguf_save, safe_save
@@ -107,6 +109,21 @@ def test_scores_are_those_of_transformers(tmp_path, name):
     _, expected = reference(name, tmp_path)
     assert (tmp_path / "model.safetensors.index.json").exists()
     np.testing.assert_allclose(scores_of(read_checkpoint(tmp_path)), expected, rtol=0, atol=1e-4)
+
+
+def test_dynamic_positions_are_stretched_for_more_tokens_than_the_model_was_trained_on(tmp_path):
+    """And not for fewer, whatever config.json says of an original context."""
+    MODELS["llama, dynamic, short"] = ("LlamaConfig", SMALL | dict(max_position_embeddings=12) | stretched(
+        rope_type="dynamic", factor=2.0, original_max_position_embeddings=4))
+    _, expected = reference("llama, dynamic, short", tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    model = Transformer(checkpoint.config, checkpoint.to("CPU"), context=20)
+    np.testing.assert_allclose(model(Tensor(TOKENS.astype(np.int32)[None]))[0].numpy(), expected, rtol=0,
+                               atol=1e-4)
+    assert Transformer(checkpoint.config, checkpoint.to("CPU")).context == 12
+    assert Transformer(checkpoint.config, checkpoint.to("CPU"), context=99).context == 24
+    unstretched = checkpoint.config.rope.table(12)
+    np.testing.assert_array_equal(unstretched, replace(checkpoint.config.rope, kind="default").table(12))
 
 
 @pytest.mark.slow
@@ -289,6 +306,11 @@ def folder_of(path, weights, **fields):
     (dict(rope_scaling=3), "rope_scaling is 3, not an object"),
     (dict(rope_scaling=dict(rope_type="yarn", original_max_position_embeddings=0)), "cannot have original 0"),
     (dict(rope_scaling=dict(rope_type="linear", factor=0)), "cannot have factor 0"),
+    (dict(rope_scaling=dict(rope_type="longrope", original_max_position_embeddings=1)), "context of 2 or"),
+    (dict(rope_scaling=dict(rope_type="longrope", long_factor=[1, 1, 0, 1])), "long factors that are no num"),
+    (dict(rms_norm_eps=float("nan")), "norms cannot add nan"),
+    (dict(model_type="gemma2", final_logit_softcapping=0), "final_cap is 0 cannot be"),
+    (dict(model_type="olmo", clip_qkv=-1), "clip is -1 cannot be"),
     (dict(rope_scaling=dict(rope_type="longrope", long_factor=["a"] * 4)), "long_factor is .*, no list of"),
     (dict(partial_rotary_factor=1e308), "partial_rotary_factor is 1e"),
     (dict(num_hidden_layers=1 << 24), "layers is 16777216 cannot be: a number from 1 to 4096"),
@@ -310,12 +332,61 @@ def test_older_configurations_of_qwen_say_from_which_layer_on_windows_are(fields
     assert from_hugging_face(qwen | fields).windows == windows
 
 
+def test_caps_of_0_in_a_gguf_file_are_none():
+    values = {"block_count": 2, "context_length": 64, "embedding_length": 32, "attention.head_count": 4}
+    olmo = {f"olmo.{key}": value for key, value in (values | {"attention.clamp_kqv": 0.0}).items()}
+    assert from_gguf({"general.architecture": "olmo"} | olmo, {}, 96).clip is None
+    caps = {"attn_logit_softcapping": 0.0, "final_logit_softcapping": 0.0,
+            "attention.layer_norm_rms_epsilon": 1e-6}
+    gemma = {f"gemma2.{key}": value for key, value in (values | caps).items()}
+    found = from_gguf({"general.architecture": "gemma2"} | gemma, {}, 96)
+    assert found.attention_cap is None and found.final_cap is None
+
+
 def test_a_head_turns_no_more_items_than_it_has():
     metadata = {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in {
         "block_count": 2, "context_length": 64, "embedding_length": 32, "attention.head_count": 4,
         "attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": 1 << 60}.items()}
     with pytest.raises(ValueError, match="cannot turn 1152921504606846976 of a head's 8 items"):
         from_gguf(metadata, {}, 96)
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in (*IN_THE_DEFAULT_RUN, "gpt2", "qwen2moe") else pytest.mark.slow)
+    for name in MODELS])
+def test_no_weight_may_be_missing_and_each_has_its_shape(tmp_path, name):
+    """A gate, a norm or a bias that was not there was left out of the computation."""
+    reference(name, tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    config, weights = checkpoint.config, checkpoint.weights
+    Transformer(config, checkpoint.to("CPU"), activations="float32")
+    for key, packed in weights.items():
+        with pytest.raises(ValueError, match="the model lacks [1-3] weights: "):
+            check_shapes(config, {other: kept for other, kept in weights.items() if other != key})
+        wrong = Packed(packed.stored, None, (*packed.shape[:-1], packed.shape[-1] + 1))
+        with pytest.raises(ValueError, match=f"do not fit the model: .*{re.escape(key)} has"):
+            check_shapes(config, weights | {key: wrong})
+
+
+@pytest.mark.parametrize("name", ["blk.1.attn_q_norm.weight", "blk.0.post_ffw_norm.weight",
+                                  "blk.0.attn_norm.bias", "position_embd.weight"])
+def test_weights_of_another_kind_of_model_are_not_used(name):
+    config = from_hugging_face(LLAMA)
+    stored = {key: Packed(Tensor.zeros(1), None, shape) for key, shape in expected_shapes(config, {}).items()}
+    check_shapes(config, stored | {"blk.2.attn_q_norm.weight": Packed(Tensor.zeros(8), None, (8,))})
+    with pytest.raises(ValueError, match=f"models of architecture llama have no weight {name}"):
+        check_shapes(config, stored | {name: Packed(Tensor.zeros(8), None, (8,))})
+
+
+def test_biases_are_there_where_the_configuration_says_so():
+    biased = from_hugging_face(LLAMA | dict(attention_bias=True, mlp_bias=True))
+    names = {f"blk.{layer}.{part}.bias" for layer in range(2) for part in
+             ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")}
+    assert expected_shapes(biased, {}).keys() - expected_shapes(from_hugging_face(LLAMA), {}).keys() == names
+    plain = {key: Packed(Tensor.zeros(1), None, shape)
+             for key, shape in expected_shapes(from_hugging_face(LLAMA), {}).items()}
+    one = {"blk.0.attn_q.bias": Packed(Tensor.zeros(32), None, (32,))}
+    check_shapes(from_hugging_face(LLAMA), plain | one)
 
 
 def test_weights_that_do_not_fit_are_errors(tmp_path):
@@ -327,7 +398,7 @@ def test_weights_that_do_not_fit_are_errors(tmp_path):
         read_checkpoint(folder)
     one = {"model.embed_tokens.weight": Tensor.zeros(96, 32)}
     checkpoint = read_checkpoint(folder_of(tmp_path / "b", one))
-    with pytest.raises(ValueError, match=r"lacks 13 weights: output_norm.weight, blk.0.attn_q.weight"):
+    with pytest.raises(ValueError, match=r"lacks 20 weights: output_norm.weight, output.weight, blk"):
         Transformer(checkpoint.config, checkpoint.to("CPU"))
     with pytest.raises(ValueError, match="'model.vision.weight' is no weight of a llama model"):
         read_checkpoint(folder_of(tmp_path / "c", {"model.vision.weight": Tensor.zeros(2)}))

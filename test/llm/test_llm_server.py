@@ -142,6 +142,18 @@ def test_seeds_and_several_choices(client):
     assert one.choices[0].message.content != one.choices[1].message.content
 
 
+def test_choices_are_streamed_as_they_come(client):
+    """The second came when the first was whole."""
+    ask = dict(model="tiny", messages=MESSAGES, temperature=0, max_tokens=30, n=3, logit_bias={"68": 100})
+    pieces = [piece.choices[0] for piece in client.chat.completions.create(**ask, stream=True)]
+    told = [piece.index for piece in pieces if piece.delta.content]
+    assert told.index(2) < 30 and sorted(told) == [0] * 30 + [1] * 30 + [2] * 30
+    whole = client.chat.completions.create(**ask)
+    for choice in whole.choices:
+        assert "".join(p.delta.content or "" for p in pieces if p.index == choice.index) == \
+            choice.message.content
+
+
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "yz"]}},
           "required": ["a", "b"], "additionalProperties": False}
 
@@ -163,6 +175,64 @@ def test_answers_follow_a_grammar(client):
                                        extra_body={"grammar": 'root ::= ("ab" | "c")+ "."'}).choices[0]
     whole = answer.finish_reason == "stop"  # else it may be cut within a word
     assert re.fullmatch(r"(ab|c)+\." if whole else r"(ab|c)*a?", answer.text)
+
+
+WIDE = "start: " + " | ".join(f"r{i}" for i in range(1500)) + "\n" + "\n".join(
+    f'r{i}: "x" r{i} "y" | "x" "z{i}"' for i in range(1500))
+"""A grammar that llguidance takes, and gives up at the first x of a text."""
+
+
+def test_a_grammar_that_fails_ends_its_own_answer_and_no_other(running, client, alone):
+    """All answers that were written at the time ended, with a status of 503."""
+    expected = alone("he he", tokens=40, ignore_ends=True)
+    before = running.server.worker.counts.failed
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(client.completions.create, model="tiny", prompt="he he", temperature=0,
+                            max_tokens=40, logit_bias={"2": -100})
+        for stream in (False, True):
+            with pytest.raises(openai.APIError, match="the grammar cannot be followed: .*items") as raised:
+                list(client.completions.create(model="tiny", prompt="he", max_tokens=5, stream=stream,
+                                               extra_body={"grammar": WIDE}))
+            assert stream or raised.value.status_code == 400
+        assert other.result().choices[0].text == expected
+    assert running.server.worker.counts.failed == before
+    idle(running)
+
+
+def test_likelihoods_of_tokens_that_a_schema_lets_come(client):
+    """Logarithms of 0 were among the likeliest, which JSON cannot say."""
+    wanted = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"enum": ["x", "yz"]}}}
+    asked = dict(model="tiny", messages=MESSAGES, max_tokens=9, response_format=wanted, logprobs=True,
+                 top_logprobs=5)
+    found = client.chat.completions.create(**asked).choices[0].logprobs.content
+    assert [best.token for best in found[0].top_logprobs] == ['"']
+    assert {best.token for best in found[1].top_logprobs} == {"x", "y"}
+    streamed = [x for piece in client.chat.completions.create(**asked, stream=True)
+                if piece.choices[0].logprobs for x in piece.choices[0].logprobs.content]
+    assert all(np.isfinite(best.logprob) for x in streamed for best in x.top_logprobs)
+
+
+def test_a_prompt_counts_once_however_many_answers_it_has(client):
+    one = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2, seed=1)
+    three = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2, seed=1, n=3)
+    assert three.usage.prompt_tokens == one.usage.prompt_tokens
+    assert three.usage.completion_tokens <= 6 and len(three.choices) == 3
+    asked = dict(model="tiny", prompt=["he", "x y"], max_tokens=2, n=2, stream=True)
+    last = list(client.completions.create(**asked, stream_options={"include_usage": True}))[-1]
+    assert last.usage.prompt_tokens == 4
+
+
+def test_the_best_of_several_answers(client):
+    asked = dict(model="tiny", prompt=["he", "x"], temperature=1.5, seed=4, max_tokens=6, logprobs=0)
+    every = client.completions.create(**asked, n=4)
+    best = client.completions.create(**asked, n=2, best_of=4)
+    assert [choice.index for choice in best.choices] == [0, 1, 2, 3]
+    for prompt in range(2):
+        drawn = every.choices[4 * prompt:4 * prompt + 4]
+        drawn.sort(key=lambda choice: -np.mean(choice.logprobs.token_logprobs))
+        assert [c.text for c in best.choices[2 * prompt:2 * prompt + 2]] == [c.text for c in drawn[:2]]
+    assert best.usage == every.usage or best.usage.completion_tokens == every.usage.completion_tokens
+    assert client.completions.create(**(asked | {"logprobs": None}), best_of=3).choices[0].logprobs is None
 
 
 def test_a_schema_that_is_none_is_refused(client):
@@ -194,6 +264,17 @@ def test_likelihoods_say_what_bytes_tokens_are_and_where(client):
     assert client.completions.create(**asked).choices[0].logprobs.text_offset == [0, 1, 2, 3]
     pieces = [piece.choices[0].logprobs for piece in client.completions.create(**asked, stream=True)]
     assert [x for piece in pieces for x in piece.text_offset] == [0, 1, 2, 3]
+
+
+def test_tokens_that_are_parts_of_characters_are_told_apart(client):
+    """All had the same name, so that but one of them was among the likeliest, and moved what came after."""
+    ahead = {str(3 + byte): 100 for byte in (0xc3, 0xc4, 0xc5)}
+    asked = dict(model="tiny", prompt="he", temperature=0, max_tokens=4, logprobs=20)
+    found = client.completions.create(**asked, logit_bias={str(3 + 0xc3): 100}).choices[0].logprobs
+    assert found.tokens == ["bytes:\\xc3"] * 4 and found.text_offset == [0, 0, 1, 2]
+    assert {len(likeliest) for likeliest in found.top_logprobs} == {20}
+    drawn = client.completions.create(**(asked | {"temperature": 2}), logit_bias=ahead).choices[0].logprobs
+    assert set(drawn.tokens) <= {f"bytes:\\x{byte:x}" for byte in (0xc3, 0xc4, 0xc5)}
 
 
 def test_embeddings_have_length_one_and_tell_texts_apart(client):
@@ -262,7 +343,10 @@ def test_a_client_that_goes_away_frees_its_slot(running, client, monkeypatch):
 def test_the_key_is_asked_for(running):
     with pytest.raises(openai.AuthenticationError, match="the API key is missing or wrong"):
         running.client("another").models.list()
-    assert httpx.get(f"{running.url}/metrics").status_code == 401
+    for sent, status in ((None, 401), (f"bearer {KEY}", 200), (f"Basic {KEY}", 401), (KEY, 401),
+                         ("Bearer \xfc", 401)):
+        headers = {} if sent is None else {"Authorization": sent.encode("latin-1")}
+        assert httpx.get(f"{running.url}/metrics", headers=headers).status_code == status
 
 
 def test_a_full_queue_and_a_slow_answer_are_refused(path):
@@ -354,6 +438,9 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client,
     ("chat/completions", {"messages": MESSAGES, "stream": "yes"}, 400, "stream is true or false"),
     ("chat/completions", {"messages": MESSAGES, "tools": [{}]}, 400, "tools is not known here"),
     ("chat/completions", {"messages": MESSAGES, "max_tokens": 0}, 400, "max_tokens is a whole number from 1"),
+    ("chat/completions", {"messages": MESSAGES, "top_logprobs": 2}, 400, "top_logprobs is for answers with"),
+    ("completions", {"prompt": "h", "best_of": 2, "n": 3}, 400, "best_of is a whole number from 3 to 8"),
+    ("completions", {"prompt": "h", "best_of": 2, "stream": True}, 400, "best_of is not streamed"),
     ("completions", {"prompt": "h", "logit_bias": [1]}, 400, "logit_bias is an object"),
     ("completions", {"prompt": "h", "logit_bias": {"x": 1}}, 400, "logit_bias has numbers of tokens as keys"),
     ("completions", {"prompt": "h", "logit_bias": {"7": 101}}, 400, "7 is a number from -100 to 100"),

@@ -1,5 +1,7 @@
 """Text of language models: tokenizers beside `sentencepiece` and `transformers`, chat templates, and how the
 next token is chosen."""
+import base64
+import json
 import math
 import random
 from dataclasses import replace
@@ -29,6 +31,18 @@ def bytes_of(**changes):
     metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
                 "tokenizer.ggml.tokens": ["<|im_end|>", *letters(), "he"],
                 "tokenizer.ggml.token_type": [3] + [1] * 257, "tokenizer.ggml.merges": ["h e"]}
+    return metadata | changes
+
+
+def pieces_of(**changes):
+    """Metadata of a tokenizer of SentencePiece's kind: bytes, letters, and "▁the"."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁",
+              *"abcdefghijklmnopqrstuvwxyz", "▁t", "▁th", "▁the"]
+    metadata = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens,
+                "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * 30,
+                "tokenizer.ggml.scores": [0.0] * 259 + [-float(i) for i in range(30)],
+                "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.bos_token_id": 1,
+                "tokenizer.ggml.eos_token_id": 2}
     return metadata | changes
 
 
@@ -74,13 +88,39 @@ def test_tokens_know_their_bytes():
     assert tokenizer.bytes_of(0) == b"<|im_end|>"
 
 
-@given(st.text())
-@settings(max_examples=100, deadline=None)
-def test_any_text_comes_back_token_by_token(text):
-    tokenizer = _from_gguf(bytes_of())
+def test_a_piece_has_the_space_that_it_begins_with():
+    """Some decoders strip it off the first token of what they are given."""
+    tokenizer = _from_gguf(pieces_of())
+    tokens = tokenizer.encode(" the a🎉", begin=False)
+    names = [tokenizer.name(token) for token in tokens]
+    assert names == [" ", " the", " ", "a", "\ufffd", "\ufffd", "\ufffd", "\ufffd"]
+    assert b"".join(map(tokenizer.bytes_of, tokens)) == "  the a🎉".encode()  # one is put before every text
+    assert tokenizer.name(1) == "<s>"
+
+
+@pytest.mark.parametrize("metadata", [bytes_of(), pieces_of()], ids=["bytes", "pieces"])
+@pytest.mark.parametrize("alphabet", [None, "🎉é the", "你好\ufffd\0 "])
+@given(st.data())
+@settings(max_examples=50, deadline=None)
+def test_any_text_comes_back_token_by_token(metadata, alphabet, data):
+    """Also a run of characters of several tokens each, longer than what the next are decoded with."""
+    text = data.draw(st.text(max_size=30) if alphabet is None else st.text(alphabet, max_size=30))
+    tokenizer = _from_gguf(metadata)
+    tokens = tokenizer.encode(text)
     stream = Stream(tokenizer)
-    expected = text.replace("<|im_end|>", "")
-    assert "".join(map(stream.push, tokenizer.encode(text))) + stream.rest() == expected
+    whole = tokenizer.decode(tokens)
+    assert "".join(map(stream.push, tokens)) + stream.rest() == whole
+    begins = [tokenizer.decode(tokens[:i]) for i in range(len(tokens) + 1)]
+    at = data.draw(st.sampled_from([i for i, begin in enumerate(begins) if not begin.endswith("\ufffd")]))
+    stream = Stream(tokenizer, tokens[:at])
+    assert begins[at] + "".join(map(stream.push, tokens[at:])) + stream.rest() == whole
+
+
+def test_what_follows_a_text_keeps_the_space_it_begins_with():
+    tokenizer = _from_gguf(pieces_of())
+    the = tokenizer.encode("the", begin=False)
+    assert Stream(tokenizer, tokenizer.encode("once 🎉🎉")).push(the[0]) == " the"
+    assert Stream(tokenizer).push(the[0]) == "the"
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +168,36 @@ def test_pieces_of_text_that_is_normalised_first(tmp_path, sentences):
         assert tokenizer.encode(text) == reference.encode(text), text
 
 
+def test_pieces_of_text_whose_spaces_are_taken_off_and_nothing_else(tmp_path, sentences):
+    library = pytest.importorskip("sentencepiece", reason="sentencepiece is in the extra test-models")
+    library.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_prefix=str(tmp_path / "m"),
+                                       vocab_size=285, model_type="unigram", byte_fallback=True,
+                                       minloglevel=2, normalization_rule_name="identity")
+    reference = library.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
+    places = range(reference.get_piece_size())
+    tokenizer = _from_gguf({
+        "tokenizer.ggml.model": "t5", "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.tokens": [reference.id_to_piece(i) for i in places],
+        "tokenizer.ggml.scores": [reference.get_score(i) for i in places],
+        "tokenizer.ggml.remove_extra_whitespaces": True})
+    for text in ["  the  light ", "\t the stone\t", " \n the \n\n  river  \n ", "\n", "  "]:
+        assert tokenizer.encode(text) == reference.encode(text), text
+
+
+@pytest.mark.parametrize("pre, whole", [("llama-bpe", True), ("tekken", True), ("pixtral", True),
+                                        ("dbrx", False), ("smaug-bpe", False), ("qwen2", False)])
+def test_words_that_are_tokens_and_what_begins_a_text_are_as_the_rules_say(pre, whole):
+    """OLMo 2 and Phi 4 cut as Llama 3 does, and merge as GPT-2 does: a token that no merge makes stays one of
+    its letters, and no token begins a text that the file does not say."""
+    metadata = bytes_of(**{"tokenizer.ggml.pre": pre, "tokenizer.ggml.bos_token_id": 0})
+    metadata["tokenizer.ggml.tokens"] += ["hey"]
+    metadata["tokenizer.ggml.token_type"] += [1]
+    tokenizer = _from_gguf(metadata)
+    y = tokenizer.encode("y", begin=False)
+    assert tokenizer.encode("hey") == ([0, 258] if whole else [257, *y])
+    assert _from_gguf(metadata | {"tokenizer.ggml.add_bos_token": True}).encode("y") == [0, *y]
+
+
 def test_tokenizer_json_gives_what_transformers_gives(tmp_path):
     transformers = pytest.importorskip("transformers", reason="transformers is in the extra test-models")
     own = _from_gguf(bytes_of(**{"tokenizer.ggml.pre": "llama-bpe"}))
@@ -141,6 +211,45 @@ def test_tokenizer_json_gives_what_transformers_gives(tmp_path):
     messages = [dict(role="user", content="Hi <b>"), dict(role="assistant", content="'yes'")]
     assert conversation(read, messages) == fast.apply_chat_template(messages, tokenize=False,
                                                                     add_generation_prompt=True)
+
+
+@pytest.mark.parametrize("template, bos, begin", [
+    ("<s> $A", None, [1]), ("<s> $A", "<s>", [1]), ("<s> $A </s>", None, [1]), ("$A </s>", None, []),
+    ("$A </s>", "<s>", []), (None, "<s>", []), ("<s> $A", "</s>", [])])
+def test_what_tokenizer_json_puts_before_a_text(template, bos, begin):
+    """Also where no tokenizer_config.json says that it begins a text."""
+    inner = _from_gguf(pieces_of()).inner
+    if template is not None:
+        inner.post_processor = tokenizers.processors.TemplateProcessing(
+            single=template, special_tokens=[("<s>", 1), ("</s>", 2)])
+    metadata = {"tokenizer.json": json.loads(inner.to_str())}
+    read = _from_folder(metadata if bos is None else metadata | {"tokenizer_config.json": {"bos_token": bos}})
+    assert read.encode("the") == [*begin, *read.encode("the", begin=False)]
+
+
+def test_what_ends_a_text_is_a_token_of_the_model(tmp_path):
+    checkpoint = read_checkpoint(write_tiny(tmp_path / "tiny.gguf"))
+    inner = json.loads(tokenizer_of(checkpoint).inner.to_str())
+    metadata = {"tokenizer.json": inner, "config.json": {"eos_token_id": -1},
+                "generation_config.json": {"eos_token_id": [2, 260, True]}}
+    assert tokenizer_of(replace(checkpoint, path=tmp_path, metadata=metadata)).ends == {0, 2}
+
+
+def test_a_damaged_tokenizer_json_is_an_error():
+    """The library panics at tables that lie, which is no Exception."""
+    inner = json.loads(_from_gguf(pieces_of()).inner.to_str())
+    lie = base64.b64encode(b"\xff" * 8).decode()
+    for damaged in (inner | {"normalizer": {"type": "Precompiled", "precompiled_charsmap": lie}},
+                    inner | {"model": 3}):
+        with pytest.raises(ValueError, match="tokenizer.json cannot be read"):
+            _from_folder({"tokenizer.json": damaged})
+
+
+def test_templates_by_name():
+    metadata = {"tokenizer.json": json.loads(_from_gguf(pieces_of()).inner.to_str())}
+    named = [[], {"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]
+    assert _from_folder(metadata | {"tokenizer_config.json": {"chat_template": named}}).template == "b"
+    assert _from_folder(metadata | {"tokenizer_config.json": {"chat_template": named[:2]}}).template is None
 
 
 def read_folder(path):
@@ -250,6 +359,12 @@ def test_draws_follow_the_probabilities():
     counts = np.bincount([choose(SCORES, [], sampling, rng) for _ in range(4000)], minlength=5)
     expected = softmax(SCORES / 0.7) * 4000
     assert (np.abs(counts - expected) < 4 * np.sqrt(expected + 1)).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_temperature_near_0_takes_the_likeliest():
+    sampling = Sampling(temperature=1e-310)
+    assert {choose(SCORES, [], sampling, np.random.default_rng(i)) for i in range(9)} == {1}
 
 
 def test_a_seed_gives_the_same_tokens_again():

@@ -165,6 +165,8 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):
         gguf_save({"a": Tensor.zeros(4, 5)}, path, formats={"a": "Q8_0"})
     with pytest.raises(KeyError, match="not there: b"):
         gguf_save({"a": Tensor.zeros(4, 32)}, path, formats={"b": "Q8_0"})
+    with pytest.raises(TypeError, match="weights of a GGUF file are tensors, 'a' is a ndarray"):
+        gguf_save({"a": np.ones(3, np.float32)}, path)
     with pytest.raises(TypeError, match="no type for bool"):
         gguf_save({"a": Tensor([True])}, path)
     for alignment in (0, 3, "x"):

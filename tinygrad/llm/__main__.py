@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from tinygrad.llm.generate import Request
+    from tinygrad.llm.generate import PromptTooLong, Request
     from tinygrad.llm.grammar import GrammarMask, SchemaMask
     from tinygrad.llm.language_model import LanguageModel
 except ModuleNotFoundError as error:
@@ -124,6 +124,8 @@ def timed_steps(model: LanguageModel, request: Request, show: Any = None) -> tup
         if show is not None:
             show(request.text[shown:])
             shown = len(request.text)
+    if request.error is not None:
+        raise ValueError(request.error)
     return (first - start, time.perf_counter() - first) if first is not None else (0.0, 0.0)
 
 
@@ -133,17 +135,24 @@ def rate(tokens: int, seconds: float) -> float:
 
 
 def chat(options: argparse.Namespace) -> None:
-    """Read a line, write an answer, until the input ends."""
+    """Read a line, write an answer, until the input ends. What was said is forgotten where there is no room
+    for it."""
     sampling = sampling_of(options)
     model = opened(options)
-    messages = [{"role": "system", "content": options.system}] if options.system else []
+    told = [{"role": "system", "content": options.system}] if options.system else []
+    messages = list(told)
     while True:
         try:
             line = input("> " if sys.stdin.isatty() else "")
         except EOFError:
             return
         messages.append({"role": "user", "content": line})
-        request = model.chat(messages, sampling, write)
+        try:
+            request = model.chat(messages, sampling, write)
+        except PromptTooLong as error:
+            print(f"tinygrad.llm: {error}; what was said is forgotten", file=sys.stderr)
+            messages = list(told)
+            continue
         print()
         messages.append({"role": "assistant", "content": request.text})
 

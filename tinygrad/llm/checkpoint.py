@@ -104,8 +104,6 @@ _COMPUTED = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
 def _read_folder(path: Path) -> Checkpoint:
     content = _json(path / "config.json")
     config = from_hugging_face(content)
-    tied = bool(content.get("tie_word_embeddings", config.architecture in ("gpt2", "gemma", "gemma2",
-                                                                           "gemma3")))
     weights: dict[str, Packed] = {}
     experts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in _shards(path):
@@ -114,7 +112,7 @@ def _read_folder(path: Path) -> Checkpoint:
         own, expert = gguf_name(name, config)
         if expert is not None:
             experts.setdefault(own, {})[expert] = tensor
-        elif not (tied and own == "output.weight"):
+        elif not (config.tied and own == "output.weight"):
             weights[own] = _stored(_as_gguf(own, tensor, config))
     for own, parts in experts.items():
         if sorted(parts) != list(range(config.experts)):
@@ -188,6 +186,8 @@ def _as_gguf(name: str, tensor: Tensor, config: Config) -> Tensor:
     """A weight as GGUF files have it, where that is another way than in Hugging Face checkpoints."""
     if config.architecture.startswith("gemma") and name.endswith("norm.weight"):
         return (tensor.cast(dtypes.float32) + 1).realize()
+    if name.endswith("gate_inp_shexp.weight"):
+        return tensor.reshape(-1)
     if config.architecture == "gpt2" and name.startswith("blk.") and tensor.ndim == 2:
         return tensor.transpose(0, 1).contiguous().realize()
     return tensor

@@ -15,6 +15,11 @@ from tinygrad.llm.rope import Rope
 
 ARCHITECTURES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma", "gemma2",
                  "gemma3", "phi3", "gpt2", "olmo", "olmo2")
+AROUND = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+BLOCK_NORMS: dict[str, tuple[str, ...]] = {"olmo": (), "olmo2": AROUND[1::2], "gemma2": AROUND,
+                                           "gemma3": AROUND}
+"""Of architectures whose blocks do other than norm what comes into their two parts."""
+QUERY_NORMS = {"qwen3": "head", "qwen3moe": "head", "gemma3": "head", "olmo2": "whole"}
 MOST, MOST_LAYERS = 1 << 24, 1 << 12
 """No size of a model is larger, no model has more layers: what says so lies."""
 
@@ -24,7 +29,9 @@ class Config:
     """A transformer of `layers` blocks on `width` items a token.
 
     `rope` turns queries and keys, on layers of `windows` that are not None `local_rope` if there is one;
-    without either, positions are learned. `windows`: how many tokens each layer sees, None for all.
+    without either, positions are learned. `windows`: how many tokens each layer sees, None for all. `tied`:
+    where there is no other, the embedding is the last product too. `biases`: the products of a block that
+    cannot be without one.
     """
 
     architecture: str
@@ -52,6 +59,8 @@ class Config:
     experts_used: int = 0
     expert_norm: bool = True
     scale_by_layer: bool = False
+    tied: bool = True
+    biases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "width", "layers", "heads", "kv_heads", "head_size", "hidden", "context"):
@@ -64,6 +73,12 @@ class Config:
             raise ValueError(f"{self.experts_used} of {self.experts} experts cannot be used")
         if self.activation not in ("silu", "gelu", "gelu_tanh"):
             raise ValueError(f"the activation {self.activation!r} is not known")
+        if not 0 <= self.eps < math.inf:
+            raise ValueError(f"norms cannot add {self.eps!r}, which is no number from 0 on")
+        for name in ("attention_cap", "final_cap", "clip", "scale"):
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"a model whose {name} is {getattr(self, name)!r} cannot be: "
+                                 "a number above 0")
         for window in self.windows:
             if window is not None and (type(window) is not int or window < 1):
                 raise ValueError(f"a layer cannot see {window!r} tokens")
@@ -75,6 +90,23 @@ class Config:
     def window(self, layer: int) -> int | None:
         """How many tokens, itself included, a token sees in this layer; None: all before it."""
         return self.windows[layer] if self.windows else None
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that there are positions for: dynamic ones are stretched beyond `context`."""
+        if self.rope is None or self.rope.kind != "dynamic":
+            return self.context
+        return min(int(self.context * max(self.rope.factor, 1)), MOST)
+
+    @property
+    def block_norms(self) -> tuple[str, ...]:
+        """The norms that a block has, by the names of their weights."""
+        return BLOCK_NORMS.get(self.architecture, ("attn_norm", "ffn_norm"))
+
+    @property
+    def query_norms(self) -> str | None:
+        """Whether queries and keys are normed: each "head" by itself, or all "whole"."""
+        return QUERY_NORMS.get(self.architecture)
 
     def rope_of(self, layer: int) -> Rope | None:
         return self.local_rope if self.local_rope and self.window(layer) is not None else self.rope
@@ -136,10 +168,13 @@ class Fields:
 
 def from_hugging_face(content: Mapping[str, Any]) -> Config:
     """The `Config` that a config.json says. Raises ValueError for models that are not known."""
+    tied = content.get("tie_word_embeddings")
     if isinstance(content.get("text_config"), Mapping):
         content = content["text_config"]
     fields = Fields(content)
     kind = known(TYPES.get(str(content.get("model_type")), content.get("model_type")))
+    if tied is None:
+        tied = fields.get("tie_word_embeddings", kind == "gpt2" or kind.startswith("gemma"))
     width = fields.number("hidden_size", "n_embd")
     layers, heads = fields.number("num_hidden_layers", "n_layer"), fields.number("num_attention_heads",
                                                                                  "n_head")
@@ -150,7 +185,7 @@ def from_hugging_face(content: Mapping[str, Any]) -> Config:
         hidden=fields.optional("intermediate_size", "n_inner", default=4 * width),
         context=fields.number("max_position_embeddings", "n_positions"),
         eps=fields.optional("rms_norm_eps", "layer_norm_epsilon", default=1e-5),
-        activation=_activation(content))
+        activation=_activation(content), tied=bool(tied), biases=_biases(kind, fields))
     config = replace(config, windows=_windows(fields, config))
     if kind != "gpt2":
         config = replace(config, rope=_rope(fields, config, "full_attention"))
@@ -162,6 +197,16 @@ def _activation(content: Mapping[str, Any]) -> str:
     if content.get("model_type") in ("gemma", "gemma2", "gemma3", "gemma3_text") and name == "gelu":
         return "gelu_tanh"  # the first checkpoints say gelu and mean its approximation
     return ACTIVATIONS.get(str(name), str(name))
+
+
+def _biases(kind: str, fields: Fields) -> tuple[str, ...]:
+    """The products that have a bias: by the architecture, or as config.json says."""
+    if kind == "gpt2":
+        return ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
+    if kind == "qwen2" or (kind == "qwen2moe" and fields.get("qkv_bias", True)):
+        return ("attn_q", "attn_k", "attn_v")
+    attention = ("attn_q", "attn_k", "attn_v", "attn_output") if fields.get("attention_bias") else ()
+    return attention + (("ffn_gate", "ffn_up", "ffn_down") if fields.get("mlp_bias") else ())
 
 
 def _windows(fields: Fields, config: Config) -> tuple[int | None, ...]:
@@ -206,6 +251,7 @@ def _rope(fields: Fields, config: Config, layers: str) -> Rope:
     original = stretch.optional("original_max_position_embeddings",
                                 default=fields.optional("original_max_position_embeddings",
                                                         default=config.context))
+    original = config.context if kind == "dynamic" else original  # what its max_position_embeddings means
     factor = stretch.optional("factor", default=config.context / original if original else 1.0)
     return Rope(int(config.head_size * part), base, kind, factor, original,
                 low=stretch.optional("low_freq_factor", default=1.0),
@@ -291,9 +337,10 @@ def from_gguf(metadata: Mapping[str, Any], factors: Mapping[str, Sequence[float]
                                width), context=fields.number("context_length"), eps=eps,
         norm="layer" if layer_norm else "rms", norm_weights=kind != "olmo",
         activation="gelu_tanh" if kind.startswith("gemma") or kind == "gpt2" else "silu",
-        clip=fields.optional("attention.clamp_kqv", None),
+        clip=fields.optional("attention.clamp_kqv", None) or None,
         experts=fields.optional("expert_count", 0), experts_used=fields.optional("expert_used_count", 0),
-        expert_norm=kind != "qwen2moe")
+        expert_norm=kind != "qwen2moe",
+        biases=_biases(kind, Fields({})) if kind in ("gpt2", "qwen2") else ())
     window = fields.optional("attention.sliding_window", None)
     if window:
         pattern = fields.optional("attention.sliding_window_pattern", 6)
@@ -307,8 +354,8 @@ def from_gguf(metadata: Mapping[str, Any], factors: Mapping[str, Sequence[float]
         large = (kind, layers) in (("gemma2", 46), ("gemma3", 62))
         config = replace(config, embedding_scale=math.sqrt(width),
                          scale=(width / heads if large else head) ** -0.5,
-                         attention_cap=fields.optional("attn_logit_softcapping", None),
-                         final_cap=fields.optional("final_logit_softcapping", None))
+                         attention_cap=fields.optional("attn_logit_softcapping", None) or None,
+                         final_cap=fields.optional("final_logit_softcapping", None) or None)
     if kind == "gemma3":
         config = replace(config, local_rope=Rope(head, fields.optional("rope.freq_base_swa", 10000.0)))
     return config

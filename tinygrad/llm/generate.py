@@ -45,8 +45,12 @@ class PromptTooLong(ValueError):
     """A prompt with more tokens than the context has room for."""
 
 
+class MaskFailed(ValueError):
+    """What may come next cannot be said: a grammar takes more work than it may."""
+
+
 class Mask(Protocol):
-    """What may come next, as a grammar says."""
+    """What may come next, as a grammar says. Both methods raise `MaskFailed` where that cannot be said."""
 
     def apply(self, scores: Scores) -> Scores:
         """Scores in which tokens that may not come next are -inf."""
@@ -69,18 +73,21 @@ class Request:
     """A prompt and what became of it. `text` is what may be shown: no part of a stop text, no half character.
 
     `likelihoods`: how many of the likeliest tokens are noted for each one; None notes nothing. `embeds`: no
-    token is wanted but the mean of what the last block leaves, `embedding` (width,) then.
+    token is wanted but the mean of what the last block leaves, `embedding` (width,) then. `is_answer`: the
+    text begins anew, it does not go on from the prompt's. `error`: why its mask ended it.
     """
 
     prompt: list[int]
     sampling: Sampling
     likelihoods: int | None = None
     embeds: bool = False
+    is_answer: bool = False
     mask: Mask | None = None
     tokens: list[int] = field(default_factory=list)
     noted: list[Likelihood] = field(default_factory=list)
     text: str = ""
     finish: Finish | None = None
+    error: str | None = None
     reused: int = 0
     embedding: np.ndarray[Any, Any] | None = None
     slot: int | None = None
@@ -162,10 +169,10 @@ class Generator:
 
     def submit(self, prompt: Sequence[int], sampling: Sampling, **details: Any) -> Request:
         """A request for what follows a prompt. Raises ValueError as `check` does."""
-        request = Request(list(prompt), sampling, stream=Stream(self.tokenizer), rng=sampling.generator(),
-                          **details)
+        request = Request(list(prompt), sampling, rng=sampling.generator(), **details)
         self.check(prompt, request.embeds)
         self.check_bias(sampling)
+        request.stream = Stream(self.tokenizer, () if request.is_answer else prompt)
         if sampling.tokens == 0 and not request.embeds:
             request.end(Finish.LENGTH)
         else:
@@ -219,13 +226,16 @@ class Generator:
         return changed
 
     def run(self, request: Request, show: Callable[[str], None] | None = None) -> Request:
-        """Work until a request is done; `show` gets its text piece by piece."""
+        """Work until a request is done; `show` gets its text piece by piece. Raises `MaskFailed` where the
+        request's mask does."""
         shown = 0
         while request.finish is None:
             self.step()
             if show is not None and len(request.text) > shown:
                 show(request.text[shown:])
                 shown = len(request.text)
+        if request.error is not None:
+            raise MaskFailed(request.error)
         return request
 
     # --- slots --------------------------------------------------------------------------------------------
@@ -307,7 +317,15 @@ class Generator:
         return requests
 
     def _choose(self, request: Request, scores: Scores) -> None:
-        """The next token of a request, and whether it ends there: also where a mask lets nothing come."""
+        """The next token of a request, and whether it ends there. A mask that fails ends it, and no other."""
+        try:
+            self._add(request, scores)
+        except MaskFailed as error:
+            request.error = str(error)
+            request.end(Finish.CANCELLED)
+
+    def _add(self, request: Request, scores: Scores) -> None:
+        """The next token of a request; where a mask lets nothing come, it ends."""
         if request.mask is not None:
             scores = request.mask.apply(scores)
             if scores.max() == -np.inf:
@@ -372,6 +390,8 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _likelihood(scores: Scores, token: int, count: int) -> Likelihood:
+    """The likeliest are fewer than `count` where a mask lets no more come."""
     logarithms = log_probabilities(scores)
-    best = np.argsort(-logarithms, kind="stable")[:count] if count else ()
+    best = np.argsort(-logarithms, kind="stable")[:count] if count else np.array((), int)
+    best = best[logarithms[best] > -np.inf]
     return Likelihood(token, float(logarithms[token]), tuple((int(i), float(logarithms[i])) for i in best))

@@ -14,6 +14,7 @@ import llguidance
 import numpy as np
 from llguidance.gbnf_to_lark import any_to_lark
 
+from tinygrad.llm.generate import MaskFailed
 from tinygrad.llm.sampling import Scores
 from tinygrad.llm.tokenizer import Tokenizer
 
@@ -28,7 +29,7 @@ class GrammarMask:
     def __init__(self, tokenizer: Tokenizer, size: int, grammar: Any) -> None:
         self.size = size
         self.ends = np.array(sorted(tokenizer.ends))
-        self.matcher = llguidance.LLMatcher(_vocabulary(tokenizer, size), self.compiled(grammar))
+        self.matcher = llguidance.LLMatcher(_vocabulary(tokenizer, size), self.compiled(grammar), log_level=0)
         if self.matcher.is_error():
             raise ValueError(f"the {self.kind} cannot be followed: {self.matcher.get_error()}")
 
@@ -40,16 +41,23 @@ class GrammarMask:
             raise ValueError(f"the grammar cannot be followed: {error}") from error
 
     def apply(self, scores: Scores) -> Scores:
-        """Scores in which tokens that may not come next are -inf."""
+        """Scores in which tokens that may not come next are -inf. Raises MaskFailed where the library gives
+        up."""
         packed = np.frombuffer(self.matcher.compute_bitmask(), np.uint8)
+        self._check()
         allowed = np.unpackbits(packed, count=self.size, bitorder="little").astype(bool)
         allowed[self.ends] = self.matcher.is_accepting()
         return np.where(allowed, scores, -np.inf)
 
     def accept(self, token: int) -> None:
-        """This token came."""
-        if not self.matcher.consume_token(token):
-            raise ValueError(f"the {self.kind} cannot be followed: {self.matcher.get_error()}")
+        """This token came. Raises MaskFailed where the library gives up."""
+        self.matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self.matcher.is_error():  # a line, and what the library holds after it
+            why = str(self.matcher.get_error()).partition("\n")[0]
+            raise MaskFailed(f"the {self.kind} cannot be followed: {why}")
 
 
 class SchemaMask(GrammarMask):

@@ -62,8 +62,9 @@ class LanguageModel:
                 **details: Any) -> Request:
         """A request for what follows a text, or for the answer to a conversation (messages with a role and
         content)."""
+        is_answer = not isinstance(prompt, str)
         text = prompt if isinstance(prompt, str) else conversation(self.tokenizer, prompt)
-        return self.generator.submit(self.tokenizer.encode(text), sampling, **details)
+        return self.generator.submit(self.tokenizer.encode(text), sampling, is_answer=is_answer, **details)
 
     def complete(self, text: str, sampling: Sampling | None = None, show: Callable[[str], None] | None = None,
                  **details: Any) -> Request:

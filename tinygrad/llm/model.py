@@ -8,8 +8,9 @@ they are stored (`nn/block_formats.py`): their values are computed inside the pr
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
@@ -36,9 +37,9 @@ class Transformer:
             raise ValueError(f"activations are int8 or float32, not {activations!r}")
         self.config = config
         self.weights = dict(weights)
-        self.context = min(context or config.context, config.context)
-        self.device = str(self.weights["token_embd.weight"].stored.device) if weights else "CPU"
+        self.context = min(context or config.context, config.longest)
         check_shapes(config, self.weights)
+        self.device = str(self.weights["token_embd.weight"].stored.device)
         self.shapes = {name: packed.shape for name, packed in self.weights.items()}
         self.products: dict[str, BlockWeights] = {}
         self.adapters: dict[str, Callable[[Tensor], Tensor]] = {}
@@ -126,18 +127,13 @@ class Transformer:
             query, key, value = (part.contiguous() for part in (query, key, value))
         if config.clip is not None:
             query, key, value = (part.clip(-config.clip, config.clip) for part in (query, key, value))
-        if self._norms_whole(layer):
+        if config.query_norms == "whole":
             query, key = self.norm(query, f"{name}_q_norm"), self.norm(key, f"{name}_k_norm")
         query, key, value = (part.unflatten(-1, (-1, config.head_size)).transpose(1, 2)
                              for part in (query, key, value))
-        if not self._norms_whole(layer):
+        if config.query_norms == "head":
             query, key = self.norm(query, f"{name}_q_norm"), self.norm(key, f"{name}_k_norm")
         return query, key, value
-
-    def _norms_whole(self, layer: int) -> bool:
-        """Whether queries are normed before they are cut into heads."""
-        shape = self.shapes.get(f"blk.{layer}.attn_q_norm.weight")
-        return shape is not None and shape != (self.config.head_size,)
 
     def attend(self, x: Tensor, layer: int, positions: Tensor, cache: Cache | NoCache, slot: Any,
                places: Sequence[Any], length: Any) -> Tensor:
@@ -207,7 +203,7 @@ class Transformer:
                                                                                          f"{name}_up_shexp")
             gate = self.value(f"{name}_gate_inp_shexp.weight")
             assert gate is not None
-            share = (x * gate.reshape(-1)).sum(-1, keepdim=True).sigmoid()
+            share = (x * gate).sum(-1, keepdim=True).sigmoid()
             mixed = mixed + share * self.linear(hidden, f"{name}_down_shexp")
         return mixed
 
@@ -272,8 +268,14 @@ class Transformer:
 # --- what the weights must be -----------------------------------------------------------------------------
 
 
+_READ = re.compile(r"(?:output|output_norm|position_embd|blk\.(\d+)\.(?:attn_(?:norm|q|k|v|qkv|output|q_norm|"
+                   r"k_norm)|post_attention_norm|ffn_(?:norm|gate|up|down)|post_ffw_norm))\.(?:weight|bias)")
+"""Weights that are used where they are there."""
+
+
 def check_shapes(config: Config, weights: Mapping[str, Packed]) -> None:
-    """Every weight that a model cannot do without is there, and those that are known have their shapes."""
+    """Every weight that a model cannot do without is there, those that are known have their shapes, and there
+    is none that models of another kind have and that would be used."""
     expected = expected_shapes(config, weights)
     missing = [name for name in expected if name not in weights]
     if missing:
@@ -282,38 +284,86 @@ def check_shapes(config: Config, weights: Mapping[str, Packed]) -> None:
     empty = [name for name, packed in weights.items() if 0 in packed.shape]
     if empty:
         raise ValueError(f"the weight {empty[0]} has no items: its shape is {weights[empty[0]].shape}")
+    allowed = _biases(expected) | expected
+    for name in weights:
+        found = _READ.fullmatch(name)
+        if found is not None and name not in allowed and int(found[1] or 0) < config.layers:
+            raise ValueError(f"models of architecture {config.architecture} have no weight {name}")
     wrong = [f"{name} has {weights[name].shape}, the configuration says {shape}"
-             for name, shape in expected.items() if weights[name].shape != shape]
+             for name, shape in allowed.items() if name in weights and weights[name].shape != shape]
     if wrong:
         raise ValueError("weights do not fit the model: " + "; ".join(wrong[:5]))
 
 
-def expected_shapes(config: Config, weights: Mapping[str, Packed]) -> dict[str, tuple[int, ...]]:
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+
+
+def expected_shapes(config: Config, weights: Mapping[str, Packed]) -> Shapes:
     """The weights that a model needs, with their shapes."""
-    width, queries = config.width, config.heads * config.head_size
-    kept = config.kv_heads * config.head_size
-    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (config.vocabulary, width)}
+    width = config.width
+    shapes: Shapes = {"token_embd.weight": (config.vocabulary, width)}
     if config.norm_weights:
-        shapes["output_norm.weight"] = (width,)
-    if "output.weight" in weights:
+        shapes |= _norm_shapes("output_norm", config)
+    if "output.weight" in weights or not config.tied:
         shapes["output.weight"] = (config.vocabulary, width)
+    if config.rope is None:
+        shapes["position_embd.weight"] = (config.context, width)
     for layer in range(config.layers):
         name = f"blk.{layer}"
-        if f"{name}.attn_qkv.weight" in weights:
-            shapes[f"{name}.attn_qkv.weight"] = (queries + 2 * kept, width)
-        else:
-            shapes |= {f"{name}.attn_q.weight": (queries, width), f"{name}.attn_k.weight": (kept, width),
-                       f"{name}.attn_v.weight": (kept, width)}
-        shapes[f"{name}.attn_output.weight"] = (width, queries)
-        if f"{name}.ffn_gate_inp.weight" in weights:
-            experts = weights.get(f"{name}.ffn_up_exps.weight")
-            hidden = experts.shape[1] if experts is not None and len(experts.shape) == 3 else 0
-            shapes |= {f"{name}.ffn_gate_inp.weight": (config.experts, width),
-                       f"{name}.ffn_gate_exps.weight": (config.experts, hidden, width),
-                       f"{name}.ffn_up_exps.weight": (config.experts, hidden, width),
-                       f"{name}.ffn_down_exps.weight": (config.experts, width, hidden)}
-            continue
-        fused = f"{name}.ffn_gate.weight" not in weights and config.architecture == "phi3"
-        shapes[f"{name}.ffn_up.weight"] = (config.hidden * (2 if fused else 1), width)
-        shapes[f"{name}.ffn_down.weight"] = (width, config.hidden)
+        products = _attention_shapes(name, config, weights) | _feed_forward_shapes(name, config, weights)
+        biases = _biases(products)
+        shapes |= products | {key: shape for key, shape in biases.items()
+                              if key.removeprefix(f"{name}.").removesuffix(".bias") in config.biases}
+        for norm in config.block_norms:
+            shapes |= _norm_shapes(f"{name}.{norm}", config)
+        if config.query_norms is not None:
+            heads = (config.heads, config.kv_heads) if config.query_norms == "whole" else (1, 1)
+            shapes |= {f"{name}.attn_{part}_norm.weight": (count * config.head_size,)
+                       for part, count in zip("qk", heads)}
+    return shapes
+
+
+def _biases(shapes: Shapes) -> Shapes:
+    """What is added to products with these weights, where there is such a bias."""
+    return {f"{name.removesuffix('.weight')}.bias": shape[:1] for name, shape in shapes.items()
+            if len(shape) == 2 and name.startswith(("blk.", "output."))}
+
+
+def _norm_shapes(name: str, config: Config) -> Shapes:
+    parts = ("weight", "bias") if config.norm == "layer" else ("weight",)
+    return {f"{name}.{part}": (config.width,) for part in parts}
+
+
+def _attention_shapes(name: str, config: Config, weights: Mapping[str, Packed]) -> Shapes:
+    """The products of attention in a block."""
+    width, queries, kept = config.width, config.heads * config.head_size, config.kv_heads * config.head_size
+    if f"{name}.attn_qkv.weight" in weights:
+        shapes: Shapes = {f"{name}.attn_qkv.weight": (queries + 2 * kept, width)}
+    else:
+        shapes = {f"{name}.attn_q.weight": (queries, width), f"{name}.attn_k.weight": (kept, width),
+                  f"{name}.attn_v.weight": (kept, width)}
+    return shapes | {f"{name}.attn_output.weight": (width, queries)}
+
+
+def _feed_forward_shapes(name: str, config: Config, weights: Mapping[str, Packed]) -> Shapes:
+    """The products of the rest of a block: with experts where it chooses between some."""
+    width, hidden = config.width, config.hidden
+    if f"{name}.ffn_gate_inp.weight" not in weights:
+        is_gated = config.architecture != "gpt2"
+        if f"{name}.ffn_gate.weight" not in weights and config.architecture == "phi3":
+            is_gated, hidden = False, 2 * hidden  # both in one product
+        gate: Shapes = {f"{name}.ffn_gate.weight": (hidden, width)} if is_gated else {}
+        return gate | {f"{name}.ffn_up.weight": (hidden, width),
+                       f"{name}.ffn_down.weight": (width, config.hidden)}
+    shapes: Shapes = {f"{name}.ffn_gate_inp.weight": (config.experts, width)}
+    experts = weights.get(f"{name}.ffn_up_exps.weight")
+    hidden = experts.shape[1] if experts is not None and len(experts.shape) == 3 else 0
+    shapes |= {f"{name}.ffn_{part}_exps.weight": (config.experts, hidden, width) for part in ("gate", "up")}
+    shapes[f"{name}.ffn_down_exps.weight"] = (config.experts, width, hidden)
+    if config.architecture == "qwen2moe":
+        shared = weights.get(f"{name}.ffn_up_shexp.weight")
+        hidden = shared.shape[0] if shared is not None and shared.shape else 0
+        shapes |= {f"{name}.ffn_{part}_shexp.weight": (hidden, width) for part in ("gate", "up")}
+        shapes |= {f"{name}.ffn_down_shexp.weight": (width, hidden),
+                   f"{name}.ffn_gate_inp_shexp.weight": (width,)}
     return shapes

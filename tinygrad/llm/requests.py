@@ -5,7 +5,7 @@ A field that is not known is left alone, as OpenAI's own servers do; one that is
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,10 @@ class BadRequest(ValueError):
 
 @dataclass(frozen=True)
 class Asked:
-    """Prompts, one for each choice of the answer, and how the answer is given."""
+    """Prompts, one for each answer that is written, and how answers are given.
+
+    `count`: choices of each prompt; `drawn`: how many answers these are the likeliest of.
+    """
 
     prompts: list[list[int]]
     sampling: Sampling
@@ -39,6 +42,8 @@ class Asked:
     usage: bool
     likelihoods: int | None
     is_chat: bool
+    count: int = 1
+    drawn: int = 1
     schema: Mapping[str, Any] | None = None
     grammar: str | None = None
 
@@ -53,6 +58,20 @@ class Asked:
     @property
     def chunk_object(self) -> str:
         return "chat.completion.chunk" if self.is_chat else "text_completion"
+
+    @property
+    def noted(self) -> int | None:
+        """How many of the likeliest tokens are noted for each one, None for nothing: what is shown or ranked
+        by."""
+        return 0 if self.likelihoods is None and self.drawn > self.count else self.likelihoods
+
+    def chosen(self, jobs: Sequence[Job]) -> list[Job]:
+        """The choices: of the answers of each prompt those with the likeliest tokens, the first ones where
+        there are no more."""
+        if self.drawn == self.count:
+            return list(jobs)
+        groups = (jobs[i:i + self.drawn] for i in range(0, len(jobs), self.drawn))
+        return [job for group in groups for job in sorted(group, key=_unlikeliness)[:self.count]]
 
     def sampling_of(self, place: int) -> Sampling:
         """Choices of one prompt draw numbers of their own."""
@@ -77,6 +96,13 @@ class Asked:
         said: dict[str, Any] = {"delta": {"content": text} if text
                                 else {}} if self.is_chat else {"text": text}
         return {"index": place, **said, "logprobs": likelihoods, "finish_reason": finish}
+
+
+def _unlikeliness(job: Job) -> float:
+    """Less the mean of the logarithms of the probabilities of an answer's tokens."""
+    assert job.request is not None
+    values = [noted.value for noted in job.request.noted]
+    return -sum(values) / max(len(values), 1)
 
 
 # --- fields -----------------------------------------------------------------------------------------------
@@ -173,13 +199,15 @@ def _asked(content: Mapping[str, Any], prompts: list[list[int]], tokens: int, li
            is_chat: bool) -> Asked:
     _refuse_what_is_not_there(content)
     count = _number(content, "n", 1, 1, MOST_CHOICES, whole=True)
+    drawn = count if is_chat else _number(content, "best_of", count, count, MOST_CHOICES, whole=True)
+    if drawn > count and _flag(content, "stream"):
+        raise BadRequest("the best of several answers is known when all are whole: best_of is not streamed")
     options = content.get("stream_options") or {}
     if not isinstance(options, Mapping):
         raise BadRequest("stream_options is an object")
-    return Asked([prompt for prompt in prompts for _ in range(count)], _sampling(content, tokens),
-                 _flag(content,
-                       "stream"), bool(options.get("include_usage")), likelihoods, is_chat, _schema(content),
-                 _grammar(content))
+    return Asked([prompt for prompt in prompts for _ in range(drawn)], _sampling(content, tokens),
+                 _flag(content, "stream"), bool(options.get("include_usage")), likelihoods, is_chat, count,
+                 drawn, _schema(content), _grammar(content))
 
 
 # --- requests ---------------------------------------------------------------------------------------------
@@ -189,9 +217,11 @@ def chat_request(content: Mapping[str, Any], tokenizer: Tokenizer) -> Asked:
     """/v1/chat/completions: the conversation as the model's template writes it."""
     tokens = _number(content, "max_completion_tokens", None, 1, NO_LIMIT, whole=True) or \
         _number(content, "max_tokens", NO_LIMIT, 1, NO_LIMIT, whole=True)
-    likelihoods = None
-    if _flag(content, "logprobs"):
-        likelihoods = _number(content, "top_logprobs", 0, 0, MOST_LIKELIHOODS, whole=True)
+    likelihoods = _number(content, "top_logprobs", 0, 0, MOST_LIKELIHOODS, whole=True)
+    if not _flag(content, "logprobs"):
+        if likelihoods:
+            raise BadRequest("top_logprobs is for answers with logprobs: true")
+        likelihoods = None
     prompt = tokenizer.encode(conversation(tokenizer, messages_of(content)))
     return _asked(content, [prompt], tokens, likelihoods, is_chat=True)
 

@@ -57,7 +57,11 @@ class Rope:
                                  "which is no number above 0")
         if self.base == 1 or self.low == self.high:
             raise ValueError("rotary positions have a base other than 1, and two bounds of wavelengths")
+        if self.kind == "longrope" and self.original <= 1:
+            raise ValueError("rotary positions of kind longrope have an original context of 2 or more")
         for name, factors in (("short", self.short), ("long", self.long), ("divisors", self.divisors)):
+            if not all(0 < factor < math.inf for factor in factors):
+                raise ValueError(f"rotary positions have {name} factors that are no numbers above 0")
             if factors and len(factors) != self.size // 2:
                 raise ValueError(f"rotary positions of {self.size} items take {self.size // 2} "
                                  f"{name} factors, got {len(factors)}")

@@ -93,7 +93,9 @@ def probabilities(scores: Scores, sampling: Sampling) -> tuple[Scores, Scores]:
     else:
         kept = np.arange(len(scores))
     kept = kept[np.argsort(-scores[kept], kind="stable")]
-    shares = np.exp((scores[kept].astype(np.float64) - float(scores[kept[0]])) / sampling.temperature)
+    below = scores[kept].astype(np.float64) - float(scores[kept[0]])
+    with np.errstate(over="ignore"):  # a temperature near 0 leaves the likeliest alone
+        shares = np.exp(below / sampling.temperature)
     shares /= shares.sum()
     few = int(np.searchsorted(np.cumsum(shares), sampling.top_p)) + 1 if sampling.top_p < 1 else len(shares)
     few = min(few, int((shares >= sampling.min_p * shares[0]).sum()))

@@ -9,16 +9,16 @@ unless told otherwise.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import hmac
-import itertools
 import json
 import logging
 import os
 import time
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,12 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tinygrad.llm.generate import Finish, Likelihood, PromptTooLong
+from tinygrad.llm.generate import Likelihood, PromptTooLong
 from tinygrad.llm.grammar import GrammarMask, SchemaMask
 from tinygrad.llm.language_model import LanguageModel
 from tinygrad.llm.requests import Asked, BadRequest, chat_request, completion_request, embedding_request
 from tinygrad.llm.sampling import Sampling
-from tinygrad.llm.worker import Busy, Job, Worker
+from tinygrad.llm.worker import Busy, Job, Piece, Worker
 
 log = logging.getLogger("tinygrad.llm")
 MOST_BODY = 4 << 20
@@ -72,12 +72,16 @@ def whole(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def error_response(status: int, message: str, code: str | None = None) -> JSONResponse:
+def error_of(status: int, message: str, code: str | None = None) -> dict[str, Any]:
     """An error as OpenAI's clients understand it."""
     kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"message": whole(message), "type": kind, "param": None, "code": code}
+
+
+def error_response(status: int, message: str, code: str | None = None) -> JSONResponse:
+    """An answer that is an error."""
     headers = {429: {"Retry-After": "1"}, 401: {"WWW-Authenticate": "Bearer"}}.get(status)
-    said = {"message": whole(message), "type": kind, "param": None, "code": code}
-    return JSONResponse({"error": said}, status, headers)
+    return JSONResponse({"error": error_of(status, message, code)}, status, headers)
 
 
 Endpoint = Callable[["Server", HTTPRequest], Awaitable[Response]]
@@ -134,8 +138,9 @@ class Server:
     def _check_key(self, request: HTTPRequest) -> None:
         if self.limits.api_key is None:
             return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self.limits.api_key.encode()):
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        is_right = hmac.compare_digest(given.strip().encode("latin-1"), self.limits.api_key.encode())
+        if scheme.lower() != "bearer" or not is_right:
             raise Failed(401, "the API key is missing or wrong", "invalid_api_key")
 
     # --- what is asked ------------------------------------------------------------------------------------
@@ -217,7 +222,8 @@ class Server:
         try:
             for place, (prompt, mask) in enumerate(zip(asked.prompts, masks, strict=True)):
                 jobs.append(self.worker.submit(prompt, asked.sampling_of(place),
-                                               likelihoods=asked.likelihoods, mask=mask))
+                                               likelihoods=asked.noted, mask=mask,
+                                               is_answer=asked.is_chat))
         except Busy:
             for job in jobs:
                 self.worker.cancel(job)
@@ -234,10 +240,11 @@ class Server:
             for job in jobs:
                 self.worker.cancel(job)
             raise
-        choices = [asked.choice(place, job, self._likelihoods(job.request.noted, asked) if job.request
-                                else None)
-                   for place, job in enumerate(jobs)]
-        return JSONResponse({**head, "object": asked.object, "choices": choices, "usage": _usage(jobs)})
+        choices = [asked.choice(place, job, self._likelihoods(job.request.noted, asked, TextPlaces())
+                                if job.request else None)
+                   for place, job in enumerate(asked.chosen(jobs))]
+        return JSONResponse({**head, "object": asked.object, "choices": choices,
+                             "usage": _usage(jobs, asked)})
 
     def _mask(self, asked: Asked) -> GrammarMask:
         """What keeps an answer to a schema or grammar. Raises BadRequest for one that is not known."""
@@ -263,51 +270,63 @@ class Server:
                     self.worker.cancel(job)
                     if gone.done():
                         raise Failed(499, "the client has gone")
-                    raise Failed(504, f"the answer took more than {self.limits.seconds:g} seconds", "timeout")
+                    raise self._late()
                 found = piece.result()
                 if found.error is not None:
-                    raise Failed(503, found.error)
+                    raise Failed(400 if found.refused else 503, found.error)
                 if found.finish is not None:
                     return
         finally:
             gone.cancel()
 
     async def _events(self, jobs: list[Job], asked: Asked, head: dict[str, Any]) -> AsyncIterator[str]:
-        """Server-sent events: a piece of a choice each, then the usage if it was asked for."""
+        """Server-sent events: a piece of a choice each, of all choices as they come, then the usage if it was
+        asked for."""
         head = {**head, "object": asked.chunk_object}
-        open_jobs = dict(enumerate(jobs))
+        places = [TextPlaces() for _ in jobs]
         try:
-            for place in open_jobs:
+            for place in range(len(jobs)):
                 if asked.is_chat:
                     yield _event({**head, "choices": [asked.first_delta(place)]})
-            for place, job in list(open_jobs.items()):
-                finish: Finish | None = None
-                offset = 0
-                while finish is None:
-                    left = job.born + self.limits.seconds - time.monotonic()
-                    piece = await asyncio.wait_for(job.pieces.get(), max(left, 0))
-                    if piece.error is not None:
-                        raise Failed(503, piece.error)
-                    finish = piece.finish
-                    likelihoods = self._likelihoods(list(piece.noted), asked, offset)
-                    offset += sum(len(self.model.tokenizer.name(n.token)) for n in piece.noted)
-                    yield _event({**head, "choices": [asked.delta(place, piece.text, finish, likelihoods)]})
-                del open_jobs[place]
+            async for place, piece in self._pieces(jobs):
+                likelihoods = self._likelihoods(piece.noted, asked, places[place])
+                yield _event({**head, "choices": [asked.delta(place, piece.text, piece.finish, likelihoods)]})
             if asked.usage:
-                yield _event({**head, "choices": [], "usage": _usage(jobs)})
+                yield _event({**head, "choices": [], "usage": _usage(jobs, asked)})
             yield "data: [DONE]\n\n"
-        except TimeoutError:
-            yield _event({"error": {"message": f"the answer took more than {self.limits.seconds:g} seconds",
-                                    "type": "server_error", "param": None, "code": "timeout"}})
         except Failed as error:
-            yield _event({"error": {"message": str(error), "type": "server_error", "param": None,
-                                    "code": error.code}})
+            yield _event({"error": error_of(error.status, str(error), error.code)})
         finally:  # also where the client has gone
-            for job in open_jobs.values():
+            for job in jobs:
                 self.worker.cancel(job)
 
-    def _likelihoods(self, noted: list[Likelihood], asked: Asked, offset: int = 0) -> dict[str, Any] | None:
-        """Logarithms of probabilities as the two interfaces show them; `offset`: characters before."""
+    async def _pieces(self, jobs: list[Job]) -> AsyncIterator[tuple[int, Piece]]:
+        """What comes of these jobs, with their places. Raises `Failed` where one fails or takes too long."""
+        coming = {asyncio.ensure_future(job.pieces.get()): place for place, job in enumerate(jobs)}
+        try:
+            while coming:
+                left = min(jobs[place].born for place in coming.values()) + self.limits.seconds
+                done, _ = await asyncio.wait(coming, timeout=max(left - time.monotonic(), 0),
+                                             return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    raise self._late()
+                for get in sorted(done, key=coming.__getitem__):
+                    place, piece = coming.pop(get), get.result()
+                    if piece.error is not None:
+                        raise Failed(400 if piece.refused else 503, piece.error)
+                    if piece.finish is None:
+                        coming[asyncio.ensure_future(jobs[place].pieces.get())] = place
+                    yield place, piece
+        finally:
+            for get in coming:
+                get.cancel()
+
+    def _late(self) -> Failed:
+        return Failed(504, f"the answer took more than {self.limits.seconds:g} seconds", "timeout")
+
+    def _likelihoods(self, noted: Sequence[Likelihood], asked: Asked,
+                     places: TextPlaces) -> dict[str, Any] | None:
+        """Logarithms of probabilities as the two interfaces show them."""
         if asked.likelihoods is None:
             return None
         name, bytes_of = self.model.tokenizer.name, self.model.tokenizer.bytes_of
@@ -317,11 +336,24 @@ class Server:
 
             return {"content": [{**entry(n.token, n.value), "top_logprobs": [entry(*best) for best in n.best]}
                                 for n in noted], "refusal": None}
-        names = [name(n.token) for n in noted]
-        offsets = list(itertools.accumulate(map(len, names), initial=offset))[:-1]
-        return {"tokens": names, "token_logprobs": [n.value for n in noted],
-                "top_logprobs": [{name(token): value for token, value in n.best} for n in noted],
-                "text_offset": offsets}
+        key = self.model.tokenizer.key
+        return {"tokens": [key(n.token) for n in noted], "token_logprobs": [n.value for n in noted],
+                "top_logprobs": [{key(token): value for token, value in n.best} for n in noted],
+                "text_offset": [places.next(bytes_of(n.token)) for n in noted]}
+
+
+class TextPlaces:
+    """Where the tokens of a text begin in it, in characters: a character begins where it is whole."""
+
+    def __init__(self) -> None:
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.count = 0
+
+    def next(self, token: bytes) -> int:
+        """The place of the next token, of these bytes."""
+        place = self.count
+        self.count += len(self.decoder.decode(token))
+        return place
 
 
 # --- small parts ------------------------------------------------------------------------------------------
@@ -365,11 +397,13 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _usage(jobs: list[Job]) -> dict[str, Any]:
+def _usage(jobs: list[Job], asked: Asked) -> dict[str, Any]:
+    """Tokens of all answers, and of prompts: each counts once, however many answers it has."""
     requests = [job.request for job in jobs if job.request is not None]
-    read, written = sum(len(r.prompt) for r in requests), sum(len(r.tokens) for r in requests)
+    prompts = requests[::asked.drawn]
+    read, written = sum(len(r.prompt) for r in prompts), sum(len(r.tokens) for r in requests)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written,
-            "prompt_tokens_details": {"cached_tokens": sum(r.reused for r in requests)}}
+            "prompt_tokens_details": {"cached_tokens": sum(r.reused for r in prompts)}}
 
 
 def serve_model(model: LanguageModel, host: str, port: int, waiting: int, seconds: float,

@@ -63,6 +63,9 @@ _CUTS: dict[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan"), _QWEN2),
     "tekken": _TEKKEN, "gpt-4o": _GPT4O, "llama4": _GPT4O,
 }
+_WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+"""Rules with which a word that is a token is not merged of its parts, and a token begins a text unless the
+file says otherwise."""
 
 
 class Tokenizer:
@@ -100,8 +103,18 @@ class Tokenizer:
         return str(self.inner.decode(list(ids), skip_special_tokens=not special))
 
     def name(self, token: int) -> str:
-        """The token by itself, as text."""
-        return self.decode([token], special=True)
+        """The token as text, as it is within a text: the space that some decoders strip off the first token
+        belongs to it."""
+        alone = self.decode([token], special=True)
+        return self.decode([token, token], special=True)[len(alone):]
+
+    def key(self, token: int) -> str:
+        """The token's text where it is whole, else its bytes as OpenAI writes them: `bytes:\\xf0\\x9f`."""
+        data = self.bytes_of(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for, which may be a part of a character."""
@@ -115,32 +128,49 @@ class Tokenizer:
 
 
 class Stream:
-    """The text of tokens that come one by one: what is sure of it, which is all but unfinished characters."""
+    """The text of tokens that come one by one: what is sure of it, which is all but unfinished characters.
+
+    `prompt`: tokens that they follow. Without it they begin a text, and decoders that strip a space there do.
+    """
 
     CONTEXT = 6
     """Tokens before, with which the next are decoded: some decoders strip a space at the beginning."""
+    MOST_BYTES = 4
+    """Tokens that a character may take, one for each of its bytes."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int] = ()) -> None:
         self.tokenizer = tokenizer
-        self.ids: list[int] = []
-        self.start = 0
-        self.read = 0
+        self.ids = self._context(prompt)
+        self.whole = [0, len(self.ids)]
+        """Places between characters, from where the context begins to where what was shown ends. Decoded from
+        within a character on, bytes that are tokens would be no text."""
+
+    def _context(self, prompt: Sequence[int]) -> list[int]:
+        """The last tokens of a prompt, from the beginning of a character on."""
+        whole = self.tokenizer.decode(prompt)
+        counts = range(self.CONTEXT, self.CONTEXT + self.MOST_BYTES)
+        begun = (list(prompt[-count:]) for count in counts)
+        return next((ids for ids in begun if whole.endswith(self.tokenizer.decode(ids))), list(prompt))
 
     def push(self, token: int) -> str:
         """The text that this token adds, with what came before it and was unfinished."""
         self.ids.append(token)
-        before = self.tokenizer.decode(self.ids[self.start:self.read])
-        text = self.tokenizer.decode(self.ids[self.start:])
-        if text.endswith("\ufffd"):
-            return ""
-        self.start, self.read = max(0, len(self.ids) - self.CONTEXT), len(self.ids)
-        return text[len(before):]
+        text = self._text()
+        return "" if text.endswith("\ufffd") else self._shown(text)
 
     def rest(self) -> str:
         """What remains unfinished, as it is."""
-        before = self.tokenizer.decode(self.ids[self.start:self.read])
-        text = self.tokenizer.decode(self.ids[self.start:])
-        self.read = len(self.ids)
+        return self._shown(self._text())
+
+    def _text(self) -> str:
+        return self.tokenizer.decode(self.ids[self.whole[0]:])
+
+    def _shown(self, text: str) -> str:
+        """What of a text, that of the context and all after it, was not shown yet; now it is."""
+        before = self.tokenizer.decode(self.ids[self.whole[0]:self.whole[-1]])
+        self.whole.append(len(self.ids))
+        while self.whole[1] <= len(self.ids) - self.CONTEXT:
+            del self.whole[0]
         return text[len(before):]
 
 
@@ -152,6 +182,7 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     if largest >= checkpoint.config.vocabulary:
         raise ValueError(f"the tokenizer does not fit the model: it has a token {largest}, the model knows "
                          f"{checkpoint.config.vocabulary}")
+    made.ends = frozenset(token for token in made.ends if 0 <= token < checkpoint.config.vocabulary)
     return made
 
 
@@ -180,7 +211,7 @@ def _from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     ends = {place for name, place in ids.items() if name != "bos" and place is not None}
     ends |= {tokens.index(token) for token in TURN_ENDS if token in named}
     template = metadata.get("tokenizer.chat_template")
-    adds = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or _cut_of(metadata) == _LLAMA3)
+    adds = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or _has_whole_words(metadata))
     variables = {f"{name}_token": tokens[place] for name, place in ids.items() if place is not None}
     return Tokenizer(inner, ids["bos"], ends, template if isinstance(template, str) else None, bool(adds),
                      variables)
@@ -209,6 +240,10 @@ def _cut_of(metadata: Mapping[str, Any]) -> str | tuple[str, ...]:
     return _CUTS[name]
 
 
+def _has_whole_words(metadata: Mapping[str, Any]) -> bool:
+    return metadata.get("tokenizer.ggml.pre") in _WHOLE_WORDS
+
+
 def _byte_pairs(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Tokenizer:
     """Bytes as letters, merged by a list of pairs (GPT-2)."""
     merges = metadata.get("tokenizer.ggml.merges")
@@ -224,7 +259,7 @@ def _byte_pairs(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.To
                     if not places.keys() >= {*pair, "".join(pair)})
         raise ValueError(f"the GGUF file's tokenizer merges {lost[0]!r} and {lost[1]!r}, "
                          "not all of which are tokens")
-    inner = tokenizers.Tokenizer(BPE(places, pairs, ignore_merges=_cut_of(metadata) == _LLAMA3))
+    inner = tokenizers.Tokenizer(BPE(places, pairs, ignore_merges=_has_whole_words(metadata)))
     inner.pre_tokenizer = pre_tokenizers.Sequence(_cutters(_cut_of(metadata)))
     inner.decoder = decoders.ByteLevel()
     return inner
@@ -274,7 +309,8 @@ def _unigrams(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.Toke
         # the library's reader of such tables panics at one that lies; those in use are this form of Unicode
         before += [normalizers.Nmt(), normalizers.NFKC()]
     if metadata.get("tokenizer.ggml.remove_extra_whitespaces"):
-        before += [normalizers.Strip(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
+        before += [normalizers.Replace(tokenizers.Regex(spaces), kept)
+                   for spaces, kept in ((r"\A +| +\z", ""), (" {2,}", " "))]
     made.normalizer = normalizers.Sequence([*before, made.normalizer])
     return made
 
@@ -299,7 +335,9 @@ def _from_folder(metadata: Mapping[str, Any]) -> Tokenizer:
         raise ValueError("the model has no tokenizer: there is no tokenizer.json")
     try:
         inner = tokenizers.Tokenizer.from_str(json.dumps(metadata["tokenizer.json"]))
-    except Exception as error:  # the library raises nothing narrower
+    except BaseException as error:  # the library raises nothing narrower, and panics with no Exception
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
         raise ValueError(f"tokenizer.json cannot be read: {error}") from error
     said = metadata.get("tokenizer_config.json", {})
     places = inner.get_vocab(with_added_tokens=True)
@@ -307,14 +345,23 @@ def _from_folder(metadata: Mapping[str, Any]) -> Tokenizer:
     ends = {places[name] for name in (*TURN_ENDS, names["eos"]) if name in places}
     for source in ("generation_config.json", "config.json"):
         listed = metadata.get(source, {}).get("eos_token_id")
-        ends |= {x for x in (listed if isinstance(listed, list) else [listed]) if isinstance(x, int)}
-    begin = places.get(names["bos"] or "")
-    adds = begin is not None and inner.encode("", add_special_tokens=True).ids[:1] == [begin]
+        ends |= {x for x in (listed if isinstance(listed, list) else [listed]) if type(x) is int}
+    first = _first_added(inner)
+    begin = places.get(names["bos"]) if names["bos"] is not None else first
+    adds = first is not None and first == begin
     template = metadata.get("chat_template", said.get("chat_template"))
     if isinstance(template, list):  # by name
-        template = next((t.get("template") for t in template if t.get("name") == "default"), None)
+        named = (t for t in template if isinstance(t, Mapping) and t.get("name") == "default")
+        template = next((t.get("template") for t in named), None)
     variables = {f"{kind}_token": name for kind, name in names.items() if name is not None}
     return Tokenizer(inner, begin, ends, template if isinstance(template, str) else None, adds, variables)
+
+
+def _first_added(inner: tokenizers.Tokenizer) -> int | None:
+    """The token that tokenizer.json has put before every text, if there is one: what it puts after texts is
+    nothing to go on from."""
+    plain, added = (list(inner.encode("a", add_special_tokens=adds).ids) for adds in (False, True))
+    return added[0] if len(added) > len(plain) and added[1:len(plain) + 1] == plain else None
 
 
 def _content(token: Any) -> str | None:

@@ -26,12 +26,14 @@ class Busy(Exception):
 
 @dataclass(frozen=True)
 class Piece:
-    """What is new of a job: text, likelihoods, and why it ended if it did."""
+    """What is new of a job: text, likelihoods, and why it ended if it did. `refused`: the error is in
+    what was asked for."""
 
     text: str
     noted: tuple[Likelihood, ...]
     finish: Finish | None
     error: str | None = None
+    refused: bool = False
 
 
 @dataclass(eq=False)
@@ -61,7 +63,9 @@ class Job:
         assert request is not None
         text, noted = request.text[self.shown:], tuple(request.noted[self.noted:])
         self.shown, self.noted = len(request.text), len(request.noted)
-        return Piece(text, noted, request.finish) if text or noted or request.finish is not None else None
+        if not text and not noted and request.finish is None:
+            return None
+        return Piece(text, noted, request.finish, request.error, refused=request.error is not None)
 
 
 @dataclass

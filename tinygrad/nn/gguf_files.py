@@ -315,6 +315,8 @@ def _write_padded(file: BinaryIO, data: bytes, alignment: int) -> None:
 
 def _code_and_size(key: str, t: Tensor, format: str | None) -> tuple[int, int]:
     """(the code of a tensor's type, its bytes)."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"weights of a GGUF file are tensors, {key!r} is a {type(t).__name__}")
     if t.ndim > MOST_AXES:
         raise ValueError(f"a tensor of a GGUF file has at most {MOST_AXES} axes, {key!r} has shape {t.shape}")
     if format is None:
