@@ -118,6 +118,13 @@ def test_loaded_weights_are_those_that_a_model_computes_with() -> None:
     close(to_tensor(module(x)), module(x))  # whose own weights stay
 
 
+def test_labels_end_where_they_do_in_the_module() -> None:
+    """PyTorch's own way to take this loss apart reads on."""
+    x, labels = torch.randn(2, 3), torch.tensor([[2, -1, 0], [0, 1, -1]])
+    loss = theirs.MultiLabelMarginLoss()
+    close(from_torch(loss)(to_tensor(x), to_tensor(labels)), loss(x, labels))
+
+
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(TypeError, match="takes a torch.nn.Module, not a int"):
         from_torch(3)  # type: ignore[arg-type]

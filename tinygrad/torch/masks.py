@@ -1,9 +1,9 @@
 """Writes where a mask holds, `x[mask] = values`, as a choice for each item. PyTorch's own way takes the
 places of the mask, whose number values decide, and so do the gradients of its operator.
 
-In: graphs of TorchDynamo. Out: the same graphs, whose writes of values that have gradients are made of other
-operators (`with_masked_writes`), and a decomposition of `index_put` for the others. A mask beside other
-indices is the places where it holds, as many as those or the values say (`put_among`). Next: `backend.py`.
+Out: `WRITES`, what graphs of TorchDynamo write values that have gradients by, made of other operators, and a
+decomposition of `index_put` for the others. A mask beside other indices is the places where it holds, as many
+as those or the values say (`put_among`). Next: `backend.py`.
 """
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
 
 ALL = slice(None)
 
@@ -180,12 +179,3 @@ def write(x: torch.Tensor, index: Any, values: Any) -> None:
 WRITES: dict[Any, Callable[..., Any]] = {
     operator.setitem: write, "index_put": put, torch.index_put: put, "index_put_": put_in_place,
     torch.index_put_: put_in_place}
-
-
-def with_masked_writes(module: GraphModule) -> GraphModule:
-    """A graph of TorchDynamo, changed: its writes by index are those of this module."""
-    for node in module.graph.nodes:
-        if node.target in WRITES:
-            node.op, node.target = "call_function", WRITES[node.target]
-    module.recompile()
-    return module
