@@ -1,4 +1,4 @@
-"""A loss that PyTorch takes apart wrongly: what stands behind the first label of -1 counts there, as label 0.
+"""A loss that PyTorch takes apart wrongly: labels behind the first -1 count there, as label 0.
 
 Out: `LOSSES`, for graphs of TorchDynamo, and `multilabel_margin_loss`, a decomposition. Next: `backend.py`.
 """
