@@ -118,6 +118,20 @@ def test_loaded_weights_are_those_that_a_model_computes_with() -> None:
     close(to_tensor(module(x)), module(x))  # whose own weights stay
 
 
+def test_arguments_may_be_arrays() -> None:
+    module, x = theirs.Bilinear(3, 2, 4), np.ones((5, 3), np.float32)
+    model = from_torch(module)
+    for _ in range(2):
+        close(model(x, torch.ones(5, 2)), module(torch.from_numpy(x), torch.ones(5, 2)))
+
+
+def test_labels_end_where_they_do_in_the_module() -> None:
+    """PyTorch's own way to take this loss apart reads on."""
+    x, labels = torch.randn(2, 3), torch.tensor([[2, -1, 0], [0, 1, -1]])
+    loss = theirs.MultiLabelMarginLoss()
+    close(from_torch(loss)(to_tensor(x), to_tensor(labels)), loss(x, labels))
+
+
 def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(TypeError, match="takes a torch.nn.Module, not a int"):
         from_torch(3)  # type: ignore[arg-type]
@@ -165,6 +179,19 @@ def test_pytorchs_gradients_go_through_our_functions() -> None:
     torch.testing.assert_close(found, (w.grad, v.grad))
     frozen = torch.ones(2)
     assert as_torch(lambda x: x * 2)(frozen).requires_grad is False
+
+
+def test_functions_of_ours_are_between_the_graphs_of_a_compiled_function() -> None:
+    scaled = as_torch(lambda x, y: (x @ y).sin())
+
+    def function(x: Any) -> Any:
+        y = scaled(x * 2, x.t()) + 1
+        return y.sum() + to_torch(to_tensor(x.detach()) * 3).sum()
+
+    x = torch.randn(2, 3, requires_grad=True)
+    found, expected = torch.compile(function, backend="tinygrad")(x), function(x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(y, x) for y in (found, expected)))
 
 
 def test_values_are_copies() -> None:

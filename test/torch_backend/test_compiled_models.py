@@ -193,6 +193,14 @@ def test_signs_and_shifts_are_eagers() -> None:
 
 
 
+@pytest.mark.parametrize("dtype", (torch.uint16, torch.uint32, torch.uint64, torch.int16), ids=str)
+def test_whole_numbers_of_all_widths_are_arguments_and_results(dtype: torch.dtype) -> None:
+    x = torch.arange(6).reshape(2, 3).to(dtype)
+    found = torch.compile(lambda x: (x.clone(), x.t().contiguous(), x.float()), backend=backend)(x)
+    for ours, expected in zip(found, (x, x.t(), x.float()), strict=True):
+        assert ours.dtype == expected.dtype and torch.equal(ours, expected)
+
+
 def test_a_copy_does_not_change_with_what_it_is_a_copy_of() -> None:
     copy_of = torch.compile(lambda x: (x.clone(), x.t().contiguous()), backend=backend)
     x = torch.arange(6.0).reshape(2, 3)

@@ -188,6 +188,18 @@ def losses(compile: Compile) -> Any:
 
 
 @program
+def losses_of_several_labels(compile: Compile) -> Any:
+    """Labels end at the first -1, and may be there twice."""
+    labels = torch.tensor([[0, 2, -1, 0, 0], [1, 1, 3, -1, -1], [-1, 0, 0, 0, 0], [0, 1, 2, 3, 4]])
+    loss = compile(lambda x, **how: F.multilabel_margin_loss(x, labels, **how))
+    x = torch.randn(4, 5, requires_grad=True)
+    found = [loss(x), loss(x, reduction="none"), loss(x, size_average=False), loss(x, reduction="sum"),
+             compile(nn.MultiLabelMarginLoss())(x[1], labels[1])]
+    torch.stack([y.sum() for y in found]).dot(torch.arange(len(found)) + 1.0).backward()
+    return found, x.grad
+
+
+@program
 def losses_of_sorted_and_summed_items(compile: Compile) -> Any:
     @compile
     def loss(x: Any) -> Any:

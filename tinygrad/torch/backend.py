@@ -26,7 +26,8 @@ from tinygrad.torch.aliases import with_views, with_views_outside
 from tinygrad.torch.dispatch import Replayed, require_cpu
 from tinygrad.torch.evaluate import FREE_LAYOUT, is_supported, program_of, unsupported
 from tinygrad.torch.lists import operators_of_lists
-from tinygrad.torch.masks import index_put, with_masked_writes
+from tinygrad.torch.losses import LOSSES, multilabel_margin_loss
+from tinygrad.torch.masks import WRITES, index_put
 from tinygrad.torch.registry import OPERATORS, UnsupportedOperators
 
 aten = torch.ops.aten
@@ -42,7 +43,19 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     known = further | core_aten_decompositions() | operators_of_lists()
     kept = {target: function for target, function in known.items()
             if str(target) not in OPERATORS and target not in OF_COMPLEX}
+    kept[aten.multilabel_margin_loss.default] = multilabel_margin_loss
     return kept | dict.fromkeys((aten.index_put.default, aten._unsafe_index_put.default), index_put)
+
+
+def with_own_functions(module: GraphModule) -> GraphModule:
+    """A graph of TorchDynamo, changed: what autograd would take apart into what cannot be computed here, or
+    wrongly, are functions of ours (`masks.py`, `losses.py`)."""
+    own = WRITES | LOSSES
+    for node in module.graph.nodes:
+        if node.target in own:
+            node.op, node.target = "call_function", own[node.target]
+    module.recompile()
+    return module
 
 
 def is_beyond_core(target: Any) -> bool:
@@ -148,5 +161,5 @@ def backend(module: GraphModule, example_inputs: Sequence[Any], **options: Any) 
         fw_compiler=functools.partial(compiled, guarded=True),
         bw_compiler=functools.partial(compiled, guarded=True, checked=False),
         decompositions=decompositions(), partition_fn=partition)
-    result: Callable[..., Any] = through_autograd(with_masked_writes(module), example_inputs)
+    result: Callable[..., Any] = through_autograd(with_own_functions(module), example_inputs)
     return result

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree
@@ -89,7 +90,8 @@ class Calls:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, structure = _pytree.tree_flatten((args, kwargs))
-        leaves = [to_tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        leaves = [to_tensor(leaf) if isinstance(leaf, torch.Tensor) else
+                  Tensor(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
         said = [(leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         key = (Tensor.training, str(structure), *said)
         graph = self.graphs.get(key)

@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._dynamo
 
 from tinygrad.device import canonical_device
 from tinygrad.functional.function import Function
 from tinygrad.tensor import Tensor
+
+torch._dynamo.trace_rules.add("tinygrad")  # TorchDynamo reads none of this library: graphs break at its calls
 
 
 def to_torch(tensor: Tensor) -> torch.Tensor:
