@@ -14,7 +14,7 @@ import operator
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -110,6 +110,17 @@ def lead_there(paths: Iterable[PathGuard]) -> bool:
     return True
 
 
+def _read_now(read: Callable[[Any, Any], Any], holder: Callable[[], Any], key: Any) -> Any:
+    """What stands in an object now."""
+    value = holder()
+    return _Nothing if value is None else read(value, key)
+
+
+def lead_to_tensors(made: Mapping[GuardPath, Callable[[], Any]]) -> bool:
+    """Whether each of the ways leads to a tensor now."""
+    return all([isinstance(leads_to(), Tensor) for leads_to in made.values()])
+
+
 def value_guard(read: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any) -> Guard:
     """The row of a number or text that code reads by name."""
 
@@ -135,8 +146,8 @@ class GuardPaths:
         """the objects that are held, so that their ids stay theirs: weakly, where that can be"""
         self.gone: list[Any] = []
         """what referred weakly to those that are gone: one, and no way leads to it any more"""
-        self.made: set[GuardPath] = set()
-        """the ways to tensors that the function made, and keeps"""
+        self.made: dict[GuardPath, Callable[[], Any]] = {}
+        """the ways to tensors that the function made, and keeps; each says where it leads now"""
         self.reached: set[int] = set()
         """the ids of what was wanted and found"""
         self.arrays: list[np.ndarray[Any, Any]] = []
@@ -192,7 +203,7 @@ class GuardPaths:
                 self.note(read, holder, key, child)
             elif isinstance(child, Tensor):
                 if id(child) not in self.known:
-                    self.made.add((id(holder), key))
+                    self.made[id(holder), key] = functools.partial(_read_now, read, reference_to(holder), key)
             elif read in (_content, _global):
                 if isinstance(child, PLAIN):
                     self.value_guards.append(value_guard(read, holder, key, child))

@@ -41,8 +41,8 @@ from tinygrad.jit.captured_state import (
     reachable_tensors,
     set_gradient,
 )
-from tinygrad.jit.guard_paths import GuardPath, GuardPaths
-from tinygrad.jit.guard_table import broken
+from tinygrad.jit.guard_paths import GuardPath, GuardPaths, lead_to_tensors
+from tinygrad.jit.guard_table import Guard, broken
 from tinygrad.jit.saved import Saved, load, save
 from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.jit.trace import GIVEN_UP, SEED, Output, Trace, argument_source
@@ -98,8 +98,8 @@ class TinyJit(Generic[P, R]):
         self.traces: OrderedDict[CallKind, Trace] = OrderedDict()
         self.of_instance: dict[int, TinyJit[Any, R]] = {}
         self.in_vain = 0
-        self.made: set[GuardPath] = set()
-        """by which ways tensors were kept that calls made while they were traced"""
+        self.made: dict[GuardPath, Callable[[], Any]] = {}
+        """by which ways tensors were kept that calls made while they were traced, and lead to one still"""
         self.keeps: Any = None
         """the instance, of a method, if nothing else says when it ends: its id stays its own"""
 
@@ -159,11 +159,13 @@ class TinyJit(Generic[P, R]):
                 print(f"TinyJit {self.name}: traced again, for {changed_since.what} changed")
             before = None if trace is None else trace.host
             self.traces.pop(kind, None)
+            found = {path: tensor for path, leads_to in self.made.items()
+                     if isinstance(tensor := leads_to(), Tensor)}
             tracer = self._tracer(inputs)
             with observer.span("trace", self.name):
                 result = tracer.run(self.function, bound)
             tracer.host.follows(before)
-            self.keep(kind, tracer)
+            self.keep(kind, tracer, found)
             return result  # type: ignore[no-any-return]  # what the function returned
 
     def trace_for(self, inputs: Inputs) -> tuple[CallKind, Trace | None]:
@@ -177,15 +179,21 @@ class TinyJit(Generic[P, R]):
         """What traces a call with `inputs`."""
         return Tracer(inputs, self.alone)
 
-    def keep(self, kind: CallKind, tracer: Tracer) -> None:
-        """Keep what was traced, if it can be replayed. Where the call made state, the next one is traced, for
-        it finds some."""
+    def keep(self, kind: CallKind, tracer: Tracer, found: Mapping[GuardPath, Tensor]) -> None:
+        """Keep what was traced, if it can be replayed. Where the call made state that it did not find, the
+        next one is traced, for it finds some; and where it used what it found in the same place, each is.
+
+        `found`: the tensors that stood before it where earlier calls kept some.
+        """
         self.in_vain += 1
-        trace = tracer.trace
+        trace, made = tracer.trace, tracer.made
         if trace is not None:
-            makes_more = not tracer.made <= self.made
-            self.made |= tracer.made
-            if not makes_more:
+            used = set(map(id, trace.captured.tensors()))
+            is_new_state = any(path not in found or id(found[path]) in used for path in made)
+            self.made = {path: leads_to for path, leads_to in self.made.items() if path in found} | made
+            if not is_new_state:
+                if made:
+                    trace.guards.append(Guard("what it keeps", lambda inputs: lead_to_tensors(made), True))
                 self.traces[kind] = trace
                 if len(self.traces) > MAX_TRACES:
                     self.traces.popitem(last=False)
@@ -205,7 +213,7 @@ class PureJit(TinyJit[P, R]):
 
     alone = True
 
-    def keep(self, kind: CallKind, tracer: Tracer) -> None:
+    def keep(self, kind: CallKind, tracer: Tracer, found: Mapping[GuardPath, Tensor]) -> None:
         if tracer.trace is not None and all(p.state is None or p.is_constant for p in tracer.trace.places):
             self.traces[kind] = tracer.trace
 
@@ -259,7 +267,7 @@ class Tracer:
         self.alone = alone
         self.trace: Trace | None = None
         self.host = HostData()
-        self.made: set[GuardPath] = set()
+        self.made: dict[GuardPath, Callable[[], Any]] = {}
         """the ways to tensors that the call made, and the function keeps"""
         self.stand_ins: dict[Storage, UOp] = {}
         self.tensors: list[Tensor] = []
