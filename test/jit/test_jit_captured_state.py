@@ -331,6 +331,24 @@ def test_state_that_each_call_rebinds_is_right_while_somebody_holds_the_old_one(
             history.append(state.h)
 
 
+def test_state_that_moves_from_place_to_place_is_right_while_somebody_holds_the_old_one():
+    def run(jit):
+        state, history, results = SimpleNamespace(old=held(1), new=held(2)), [], []
+
+        @jit
+        def step(x):
+            made = (state.old * 2 + x).realize()
+            state.old, state.new = state.new, made
+            return made + 0
+
+        for _ in range(6):
+            results.append(step(vector(1)).item())
+            history.append((state.old, state.new))
+        return results
+
+    assert run(TinyJit) == run(lambda function: function)
+
+
 @pytest.mark.parametrize("calls_before", [1, 2, 3])
 def test_state_that_is_taken_away_is_made_again_and_found(calls_before):
     """A sequence begins anew: the trace of its first call is none of those after it."""

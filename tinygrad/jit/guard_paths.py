@@ -148,6 +148,8 @@ class GuardPaths:
         """what referred weakly to those that are gone: one, and no way leads to it any more"""
         self.made: dict[GuardPath, Callable[[], Any]] = {}
         """the ways to tensors that the function made, and keeps; each says where it leads now"""
+        self.places: dict[GuardPath, weakref.ref[Tensor]] = {}
+        """the ways to tensors, and those that they lead to"""
         self.reached: set[int] = set()
         """the ids of what was wanted and found"""
         self.arrays: list[np.ndarray[Any, Any]] = []
@@ -198,6 +200,8 @@ class GuardPaths:
         for read, holder, key, child in parts(value):
             if read in (_content, _global) and isinstance(child, np.ndarray):
                 self.arrays.append(child)
+            elif isinstance(child, Tensor):
+                self.places[id(holder), key] = weakref.ref(child)
             if self.follow(child, depth + 1):
                 leads = True
                 self.note(read, holder, key, child)

@@ -98,8 +98,6 @@ class TinyJit(Generic[P, R]):
         self.traces: OrderedDict[CallKind, Trace] = OrderedDict()
         self.of_instance: dict[int, TinyJit[Any, R]] = {}
         self.in_vain = 0
-        self.made: dict[GuardPath, Callable[[], Any]] = {}
-        """by which ways tensors were kept that calls made while they were traced, and lead to one still"""
         self.keeps: Any = None
         """the instance, of a method, if nothing else says when it ends: its id stays its own"""
 
@@ -159,13 +157,11 @@ class TinyJit(Generic[P, R]):
                 print(f"TinyJit {self.name}: traced again, for {changed_since.what} changed")
             before = None if trace is None else trace.host
             self.traces.pop(kind, None)
-            found = {path: tensor for path, leads_to in self.made.items()
-                     if isinstance(tensor := leads_to(), Tensor)}
             tracer = self._tracer(inputs)
             with observer.span("trace", self.name):
                 result = tracer.run(self.function, bound)
             tracer.host.follows(before)
-            self.keep(kind, tracer, found)
+            self.keep(kind, tracer)
             return result  # type: ignore[no-any-return]  # what the function returned
 
     def trace_for(self, inputs: Inputs) -> tuple[CallKind, Trace | None]:
@@ -179,24 +175,16 @@ class TinyJit(Generic[P, R]):
         """What traces a call with `inputs`."""
         return Tracer(inputs, self.alone)
 
-    def keep(self, kind: CallKind, tracer: Tracer, found: Mapping[GuardPath, Tensor]) -> None:
+    def keep(self, kind: CallKind, tracer: Tracer) -> None:
         """Keep what was traced, if it can be replayed. Where the call made state that it did not find, the
-        next one is traced, for it finds some; and where it used what it found in the same place, each is.
-
-        `found`: the tensors that stood before it where earlier calls kept some.
-        """
+        next one is traced, for it finds some; and where other tensors stand in place of those that it used,
+        each is."""
         self.in_vain += 1
-        trace, made = tracer.trace, tracer.made
-        if trace is not None:
-            used = set(map(id, trace.captured.tensors()))
-            is_new_state = any(path not in found or id(found[path]) in used for path in made)
-            self.made = {path: leads_to for path, leads_to in self.made.items() if path in found} | made
-            if not is_new_state:
-                if made:
-                    trace.guards.append(Guard("what it keeps", lambda inputs: lead_to_tensors(made), True))
-                self.traces[kind] = trace
-                if len(self.traces) > MAX_TRACES:
-                    self.traces.popitem(last=False)
+        trace = tracer.trace
+        if trace is not None and tracer.made.keys() <= tracer.found.keys() and not tracer.moved:
+            self.traces[kind] = trace
+            if len(self.traces) > MAX_TRACES:
+                self.traces.popitem(last=False)
         if self.in_vain == PATIENCE:
             name = getattr(self.function, "__name__", self.function)
             reason = OTHER_TENSORS if tracer.host.is_repeated else OTHER_HOST_DATA
@@ -213,7 +201,7 @@ class PureJit(TinyJit[P, R]):
 
     alone = True
 
-    def keep(self, kind: CallKind, tracer: Tracer, found: Mapping[GuardPath, Tensor]) -> None:
+    def keep(self, kind: CallKind, tracer: Tracer) -> None:
         if tracer.trace is not None and all(p.state is None or p.is_constant for p in tracer.trace.places):
             self.traces[kind] = tracer.trace
 
@@ -269,6 +257,10 @@ class Tracer:
         self.host = HostData()
         self.made: dict[GuardPath, Callable[[], Any]] = {}
         """the ways to tensors that the call made, and the function keeps"""
+        self.found: dict[GuardPath, weakref.ref[Tensor]] = {}
+        """the ways to tensors before the call, and those that they led to"""
+        self.moved = False
+        """whether one that the call used does not stand any more where it stood, nor one for its memory"""
         self.stand_ins: dict[Storage, UOp] = {}
         self.tensors: list[Tensor] = []
         for tensor, view in zip(inputs.tensors, inputs.views, strict=True):
@@ -292,6 +284,8 @@ class Tracer:
         stand_ins = set(map(id, self.tensors))
         others = [] if self.alone else reachable_tensors()
         self.captured_state = CapturedState([t for t in others if id(t) not in stand_ins])
+        if not self.alone:
+            self.found = GuardPaths(function, (*bound, *self.inputs.objects), (), ()).places
         try:
             return self.traced(function, bound)
         except BaseException:
@@ -346,7 +340,10 @@ class Tracer:
         paths = GuardPaths(function, (*bound, *self.inputs.objects), used, self.captured_state.ids())
         self.host.drop_dead_sources(paths)
         trace.host, self.made = self.host, paths.made
+        self.moved = trace.captured.moved(self.found, paths.places)
         trace.guards = [*self.host.table(), *trace.guards, *paths.table()]
+        if paths.made:
+            trace.guards.append(Guard("what it keeps", lambda inputs: lead_to_tensors(paths.made), True))
 
     def separate(self, returned: list[Tensor]) -> None:
         """Give tensors with equal expressions, which are computed once, memory of their own each."""
