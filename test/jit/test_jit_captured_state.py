@@ -366,6 +366,36 @@ def test_state_that_is_taken_away_is_made_again_and_found(calls_before):
         assert [jitted(vector(1)).item() for _ in range(count)] == [2 ** (i + 1) for i in range(count)]
 
 
+def test_an_attribute_that_was_none_is_seen():
+    model = nn.Linear(2, 2, bias=False)
+    holder = SimpleNamespace(model=model, adapter=None, mask=None, unread=None)
+
+    def step(x):
+        y = holder.model(x)
+        y = y if holder.adapter is None else y + holder.adapter(x)
+        return y if holder.mask is None else y * holder.mask
+
+    jitted, calls = traced(step)
+
+    def check(traces):
+        x = Tensor.rand(1, 2)
+        for _ in range(2):
+            np.testing.assert_allclose(jitted(x).numpy(), step(x).numpy(), rtol=1e-6)
+        assert len(calls) == traces
+
+    check(1)
+    holder.mask = held(3, 5)
+    check(2)
+    holder.adapter = nn.Linear(2, 2)
+    check(3)
+    model.bias = held(7, 9)
+    check(4)
+    holder.unread = held(1)
+    check(4)
+    holder.mask = None
+    check(5)
+
+
 def test_what_a_call_keeps_is_kept_again_where_it_was_taken_away():
     kept = {}
 

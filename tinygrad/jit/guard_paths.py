@@ -154,12 +154,20 @@ class GuardPaths:
         """the ids of what was wanted and found"""
         self.arrays: list[np.ndarray[Any, Any]] = []
         """those that code reads by name"""
+        self.empty: list[tuple[Callable[[Any, Any], Any], Any, Any]] = []
+        """the attributes of the users' objects that are None: how to read one, its holder, its name"""
+        self.names: set[str] = set()
+        """of attributes that code reads"""
         self.leads: dict[int, bool] = {}
         """by the id of what was looked at: whether a wanted tensor can be reached from it"""
         self.seen: list[Any] = []
         """those objects, so that their ids stay theirs"""
         for root in (function, *bound):
             self.follow(root)
+        for read, holder, key in self.empty:
+            if key in self.names:
+                self.note(read, holder, key, None)
+        self.empty.clear()
         self.seen.clear()
         self.leads.clear()
 
@@ -196,12 +204,15 @@ class GuardPaths:
             return bool(known)
         self.leads[id(value)] = False  # for ways that come back here
         self.seen.append(value)
+        self.names.update(attributes_read_by(value))
         leads = False
         for read, holder, key, child in parts(value):
             if read in (_content, _global) and isinstance(child, np.ndarray):
                 self.arrays.append(child)
             elif isinstance(child, Tensor):
                 self.places[id(holder), key] = weakref.ref(child)
+            if child is None and read in (_attribute, _slot):
+                self.empty.append((read, holder, key))
             if self.follow(child, depth + 1):
                 leads = True
                 self.note(read, holder, key, child)
@@ -325,8 +336,19 @@ def _names(code: CodeType, instructions: Collection[int]) -> frozenset[str]:
     return frozenset(i.argval for i in dis.get_instructions(code) if i.opcode in instructions).union(*inner)
 
 
+def attributes_read_by(value: Any) -> Iterator[str]:
+    """The names of attributes that a function of the users reads, or the methods of an object's class."""
+    functions = [value] if isinstance(value, FunctionType) else [
+        f for base in type(value).__mro__ if is_users(base) for f in vars(base).values()]
+    for function in functions:
+        if isinstance(function, FunctionType) and is_users(function):
+            yield from attributes_in(function.__code__)
+
+
 def is_users(thing: Any) -> bool:
     """Whether a class or function is not of Python or of this package, but for its layers and optimizers."""
     module = getattr(thing, "__module__", None) or ""
+    if not isinstance(module, str):  # Cython's types
+        return False
     is_others = module == "builtins" or module.startswith("tinygrad.")
     return not is_others or module.startswith("tinygrad.nn.")

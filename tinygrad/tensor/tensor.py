@@ -554,8 +554,6 @@ class Tensor(Methods):
     @exclusive
     def replace(self, x: Tensor) -> Tensor:
         """Stand for the same node as `x`, of the same shape, from now on; memory is not touched."""
-        if not isinstance(x, Tensor):
-            raise TypeError(f"replace takes a tensor, got a {type(x).__name__}")
         if x.shape != self.shape:
             raise ValueError(f"replace takes a tensor of the same shape {self.shape}, got {x.shape}")
         self.uop = x.uop
