@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from jit_programs import traced, vector
+from jit_programs import held, traced, vector
 
 from tinygrad import Context, Tensor, TinyJit, nn
 from tinygrad.graph.uop import UOp
@@ -312,6 +312,103 @@ def test_a_tensor_that_each_call_keeps_in_the_same_place_is_replayed():
 
     jitted, calls = traced(step)
     assert [jitted(vector(i)).item() for i in range(5)] == [1, 2, 3, 4, 5] and len(calls) == 2
+
+
+def test_state_that_each_call_rebinds_is_right_while_somebody_holds_the_old_one():
+    """The way leads to a tensor that the call made, and the one that it used still lives."""
+    state = SimpleNamespace(h=held(0))
+
+    def step(x):
+        state.h = (state.h * 2 + x).realize()
+        return state.h + 1
+
+    jitted, _ = traced(step)
+    history, expected = [], 0
+    with pytest.warns(UserWarning, match="8 times in a row"):
+        for _ in range(9):
+            expected = expected * 2 + 1
+            assert jitted(vector(1)).item() == expected + 1 and state.h.item() == expected
+            history.append(state.h)
+
+
+def test_state_that_moves_from_place_to_place_is_right_while_somebody_holds_the_old_one():
+    def run(jit):
+        state, history, results = SimpleNamespace(old=held(1), new=held(2)), [], []
+
+        @jit
+        def step(x):
+            made = (state.old * 2 + x).realize()
+            state.old, state.new = state.new, made
+            return made + 0
+
+        for _ in range(6):
+            results.append(step(vector(1)).item())
+            history.append((state.old, state.new))
+        return results
+
+    assert run(TinyJit) == run(lambda function: function)
+
+
+@pytest.mark.parametrize("calls_before", [1, 2, 3])
+def test_state_that_is_taken_away_is_made_again_and_found(calls_before):
+    """A sequence begins anew: the trace of its first call is none of those after it."""
+    state = SimpleNamespace(h=None)
+
+    def step(x):
+        if state.h is None:
+            state.h = Tensor.zeros(1).contiguous()
+        state.h = (state.h * 2 + x).realize()
+        return state.h + 1
+
+    jitted, _ = traced(step)
+    for count in (calls_before, 4):
+        state.h = None
+        assert [jitted(vector(1)).item() for _ in range(count)] == [2 ** (i + 1) for i in range(count)]
+
+
+def test_an_attribute_that_was_none_is_seen():
+    model = nn.Linear(2, 2, bias=False)
+    holder = SimpleNamespace(model=model, adapter=None, mask=None, unread=None)
+
+    def step(x):
+        y = holder.model(x)
+        y = y if holder.adapter is None else y + holder.adapter(x)
+        return y if holder.mask is None else y * holder.mask
+
+    jitted, calls = traced(step)
+
+    def check(traces):
+        x = Tensor.rand(1, 2)
+        for _ in range(2):
+            np.testing.assert_allclose(jitted(x).numpy(), step(x).numpy(), rtol=1e-6)
+        assert len(calls) == traces
+
+    check(1)
+    holder.mask = held(3, 5)
+    check(2)
+    holder.adapter = nn.Linear(2, 2)
+    check(3)
+    model.bias = held(7, 9)
+    check(4)
+    holder.unread = held(1)
+    check(4)
+    holder.mask = None
+    check(5)
+
+
+def test_what_a_call_keeps_is_kept_again_where_it_was_taken_away():
+    kept = {}
+
+    def step(x):
+        kept["last"] = x * 2
+        return x + 1
+
+    jitted, calls = traced(step)
+    for i in range(4):
+        assert jitted(vector(i)).item() == i + 1
+    assert len(calls) == 2
+    kept.clear()
+    assert jitted(vector(7)).item() == 8 and kept["last"].item() == 14
 
 
 class TimesTwo:

@@ -132,6 +132,21 @@ CASES = {
         TypeError,
         "assign: dtypes.float32 values would be cut",
     ),
+    "gradient at a list": (
+        lambda: t23.sum().gradient([t23]),
+        TypeError,
+        "gradient takes tensors as targets, x.gradient(a, b), target 0 is a list",
+    ),
+    "interpolate to one size": (
+        lambda: Tensor.ones(1, 1, 4, 4).interpolate(2),
+        TypeError,
+        "interpolate takes a size for each of the last axes, such as (8, 8), got 2",
+    ),
+    "saving a number": (
+        lambda: nn.state.safe_save({"a": Tensor([1]), "n": 3}, "unwritten.safetensors"),
+        TypeError,
+        "a safetensors file holds tensors alone, got int as 'n'",
+    ),
     "bits of floats": (lambda: t23 & 1, TypeError, "bitwise_and takes integers or bools, got dtypes.float32"),
     "shift of floats": (lambda: t23 << 1, TypeError, "lshift takes integers, got dtypes.float32"),
     "invert floats": (lambda: ~t23, TypeError, "bitwise_not takes integers or bools"),

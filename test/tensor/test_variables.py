@@ -177,6 +177,22 @@ def test_assigning_to_a_part_changes_that_part_alone():
         check(memory, expected)
 
 
+def test_a_variable_of_one_value_is_a_bound_of_slices_as_its_number():
+    assert X.shape[0] > 1
+    n = Variable("n", 1, 1).bind(1)
+    assert Tensor(X)[:n].tolist() == X[:1].tolist() and Tensor(X)[n:n + 2].tolist() == X[1:3].tolist()
+
+
+def test_a_detached_value_that_was_computed_before_is_read():
+    """It is a view of memory then: nothing to compute, and yet a value to note."""
+    value = Tensor(X)[:Variable("n", 1, 4).bind(3)] * 2
+    views = value.detach(), value.detach().flip(0), value.detach().reshape(-1)
+    value.realize()
+    for view, expected in zip(views, (X[:3] * 2, X[:3][::-1] * 2, X[:3].reshape(-1) * 2), strict=True):
+        np.testing.assert_array_equal(view.numpy(), expected)
+        np.testing.assert_array_equal((view + 1).numpy(), expected + 1)
+
+
 def test_a_part_of_unknown_place_and_length_is_written_within_the_memory_only():
     whole = Tensor.zeros(3 * MOST).contiguous().realize()
     for start in (0, 3, 9):

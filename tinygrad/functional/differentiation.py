@@ -25,13 +25,16 @@ def gradient(self: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> 
     """The gradients of this tensor at `targets`, weighted by `gradient` (needed unless this is one number).
 
     They are differentiable themselves; that at a target that this tensor does not depend on is zeros. Raises
-    RuntimeError for a target of integers or bools.
+    RuntimeError for a target of integers or bools, TypeError for what is no tensor.
 
     >>> x, y = Tensor(3.0), Tensor(4.0)
     >>> [gradient.item() for gradient in (x * x).gradient(x, y)]
     [6.0, 0.0]
     """
     for i, target in enumerate(targets):
+        if not isinstance(target, type(self)):
+            raise TypeError(f"gradient takes tensors as targets, x.gradient(a, b), target {i} is a "
+                            f"{type(target).__name__}")
         if not target.dtype.is_float:
             raise RuntimeError(f"only floats have gradients, target {i} is {target.dtype}")
     weight = _weight(self, gradient)

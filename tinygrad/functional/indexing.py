@@ -141,7 +141,7 @@ def _sliced(item: slice, size: int) -> tuple[tuple[int, int], int]:
     start, stop = as_size(item.start), as_size(item.stop)
     if is_symbolic([start, stop, size]):
         return _sliced_at_sizes(item, start, stop, size)
-    picked = range(size)[item]
+    picked = range(size)[slice(start, stop, item.step)]
     if not len(picked):
         return (0, 0), 1
     return (min(picked[0], picked[-1]), max(picked[0], picked[-1]) + 1), picked.step

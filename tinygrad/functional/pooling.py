@@ -181,6 +181,8 @@ def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
     >>> Tensor([0.0, 4.0]).interpolate((4,)).tolist()
     [0.0, 1.0, 3.0, 4.0]
     """
+    if isinstance(size, int):
+        raise TypeError(f"interpolate takes a size for each of the last axes, such as (8, 8), got {size!r}")
     kind, axes = INTERPOLATIONS.get(mode, (mode, len(size)))
     if kind not in MODES:
         raise ValueError(f"interpolate takes one of the modes {', '.join((*MODES, *INTERPOLATIONS))}, "

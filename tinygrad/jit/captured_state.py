@@ -278,6 +278,20 @@ class Captured:
                          *(h for h, _ in self.lazy)]
         return [tensor for guard in tensor_guards if (tensor := guard.tensor()) is not None]
 
+    def moved(self, before: Mapping[Any, weakref.ref[Tensor]],
+              after: Mapping[Any, weakref.ref[Tensor]]) -> bool:
+        """Whether a tensor that the trace uses stood in a place `before`, where `after` the call neither it
+        stands nor one for the same memory."""
+        memory: dict[int, Storage | None] = {id(h.tensor): None for h, _ in self.lazy}
+        memory.update({id(h.tensor): storage for storage, group in self.tensor_guards.items() for h in group})
+        for place, tensor in before.items():
+            if id(tensor) not in memory or after.get(place) is tensor:
+                continue
+            now = after[place]() if place in after else None
+            if now is None or memory[id(tensor)] is None or storage_now(now) is not memory[id(tensor)]:
+                return True
+        return False
+
     def table(self) -> list[Guard]:
         """Rows that hold where the outside tensors still stand for the memory, and the values, that were
         captured. What was pending is written by then."""

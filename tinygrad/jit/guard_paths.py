@@ -14,7 +14,7 @@ import operator
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -110,6 +110,17 @@ def lead_there(paths: Iterable[PathGuard]) -> bool:
     return True
 
 
+def _read_now(read: Callable[[Any, Any], Any], holder: Callable[[], Any], key: Any) -> Any:
+    """What stands in an object now."""
+    value = holder()
+    return _Nothing if value is None else read(value, key)
+
+
+def lead_to_tensors(made: Mapping[GuardPath, Callable[[], Any]]) -> bool:
+    """Whether each of the ways leads to a tensor now."""
+    return all([isinstance(leads_to(), Tensor) for leads_to in made.values()])
+
+
 def value_guard(read: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any) -> Guard:
     """The row of a number or text that code reads by name."""
 
@@ -135,18 +146,28 @@ class GuardPaths:
         """the objects that are held, so that their ids stay theirs: weakly, where that can be"""
         self.gone: list[Any] = []
         """what referred weakly to those that are gone: one, and no way leads to it any more"""
-        self.made: set[GuardPath] = set()
-        """the ways to tensors that the function made, and keeps"""
+        self.made: dict[GuardPath, Callable[[], Any]] = {}
+        """the ways to tensors that the function made, and keeps; each says where it leads now"""
+        self.places: dict[GuardPath, weakref.ref[Tensor]] = {}
+        """the ways to tensors, and those that they lead to"""
         self.reached: set[int] = set()
         """the ids of what was wanted and found"""
         self.arrays: list[np.ndarray[Any, Any]] = []
         """those that code reads by name"""
+        self.empty: list[tuple[Callable[[Any, Any], Any], Any, Any]] = []
+        """the attributes of the users' objects that are None: how to read one, its holder, its name"""
+        self.names: set[str] = set()
+        """of attributes that code reads"""
         self.leads: dict[int, bool] = {}
         """by the id of what was looked at: whether a wanted tensor can be reached from it"""
         self.seen: list[Any] = []
         """those objects, so that their ids stay theirs"""
         for root in (function, *bound):
             self.follow(root)
+        for read, holder, key in self.empty:
+            if key in self.names:
+                self.note(read, holder, key, None)
+        self.empty.clear()
         self.seen.clear()
         self.leads.clear()
 
@@ -183,16 +204,21 @@ class GuardPaths:
             return bool(known)
         self.leads[id(value)] = False  # for ways that come back here
         self.seen.append(value)
+        self.names.update(attributes_read_by(value))
         leads = False
         for read, holder, key, child in parts(value):
             if read in (_content, _global) and isinstance(child, np.ndarray):
                 self.arrays.append(child)
+            elif isinstance(child, Tensor):
+                self.places[id(holder), key] = weakref.ref(child)
+            if child is None and read in (_attribute, _slot):
+                self.empty.append((read, holder, key))
             if self.follow(child, depth + 1):
                 leads = True
                 self.note(read, holder, key, child)
             elif isinstance(child, Tensor):
                 if id(child) not in self.known:
-                    self.made.add((id(holder), key))
+                    self.made[id(holder), key] = functools.partial(_read_now, read, reference_to(holder), key)
             elif read in (_content, _global):
                 if isinstance(child, PLAIN):
                     self.value_guards.append(value_guard(read, holder, key, child))
@@ -310,8 +336,19 @@ def _names(code: CodeType, instructions: Collection[int]) -> frozenset[str]:
     return frozenset(i.argval for i in dis.get_instructions(code) if i.opcode in instructions).union(*inner)
 
 
+def attributes_read_by(value: Any) -> Iterator[str]:
+    """The names of attributes that a function of the users reads, or the methods of an object's class."""
+    functions = [value] if isinstance(value, FunctionType) else [
+        f for base in type(value).__mro__ if is_users(base) for f in vars(base).values()]
+    for function in functions:
+        if isinstance(function, FunctionType) and is_users(function):
+            yield from attributes_in(function.__code__)
+
+
 def is_users(thing: Any) -> bool:
     """Whether a class or function is not of Python or of this package, but for its layers and optimizers."""
     module = getattr(thing, "__module__", None) or ""
+    if not isinstance(module, str):  # Cython's types
+        return False
     is_others = module == "builtins" or module.startswith("tinygrad.")
     return not is_others or module.startswith("tinygrad.nn.")

@@ -41,8 +41,8 @@ from tinygrad.jit.captured_state import (
     reachable_tensors,
     set_gradient,
 )
-from tinygrad.jit.guard_paths import GuardPath, GuardPaths
-from tinygrad.jit.guard_table import broken
+from tinygrad.jit.guard_paths import GuardPath, GuardPaths, lead_to_tensors
+from tinygrad.jit.guard_table import Guard, broken
 from tinygrad.jit.repeat import MISSED, RepeatedCall, repeated_call
 from tinygrad.jit.saved import Saved, load, save
 from tinygrad.jit.shape_guards import ShapeGuards
@@ -101,8 +101,6 @@ class TinyJit(Generic[P, R]):
         """calls like the last one, whose trace is the one used last"""
         self.of_instance: dict[int, TinyJit[Any, R]] = {}
         self.in_vain = 0
-        self.made: set[GuardPath] = set()
-        """by which ways tensors were kept that calls made while they were traced"""
         self.keeps: Any = None
         """the instance, of a method, if nothing else says when it ends: its id stays its own"""
 
@@ -188,17 +186,15 @@ class TinyJit(Generic[P, R]):
         return Tracer(inputs, self.alone)
 
     def keep(self, kind: CallKind, tracer: Tracer) -> None:
-        """Keep what was traced, if it can be replayed. Where the call made state, the next one is traced, for
-        it finds some."""
+        """Keep what was traced, if it can be replayed. Where the call made state that it did not find, the
+        next one is traced, for it finds some; and where other tensors stand in place of those that it used,
+        each is."""
         self.in_vain += 1
         trace = tracer.trace
-        if trace is not None:
-            makes_more = not tracer.made <= self.made
-            self.made |= tracer.made
-            if not makes_more:
-                self.traces[kind] = trace
-                if len(self.traces) > MAX_TRACES:
-                    self.traces.popitem(last=False)
+        if trace is not None and tracer.made.keys() <= tracer.found.keys() and not tracer.moved:
+            self.traces[kind] = trace
+            if len(self.traces) > MAX_TRACES:
+                self.traces.popitem(last=False)
         if self.in_vain == PATIENCE:
             name = getattr(self.function, "__name__", self.function)
             reason = OTHER_TENSORS if tracer.host.is_repeated else OTHER_HOST_DATA
@@ -269,8 +265,12 @@ class Tracer:
         self.alone = alone
         self.trace: Trace | None = None
         self.host = HostData()
-        self.made: set[GuardPath] = set()
+        self.made: dict[GuardPath, Callable[[], Any]] = {}
         """the ways to tensors that the call made, and the function keeps"""
+        self.found: dict[GuardPath, weakref.ref[Tensor]] = {}
+        """the ways to tensors before the call, and those that they led to"""
+        self.moved = False
+        """whether one that the call used does not stand any more where it stood, nor one for its memory"""
         self.stand_ins: dict[Storage, UOp] = {}
         self.tensors: list[Tensor] = []
         for tensor, view in zip(inputs.tensors, inputs.views, strict=True):
@@ -294,6 +294,8 @@ class Tracer:
         stand_ins = set(map(id, self.tensors))
         others = [] if self.alone else reachable_tensors()
         self.captured_state = CapturedState([t for t in others if id(t) not in stand_ins])
+        if not self.alone:
+            self.found = GuardPaths(function, (*bound, *self.inputs.objects), (), ()).places
         try:
             return self.traced(function, bound)
         except BaseException:
@@ -348,7 +350,10 @@ class Tracer:
         paths = GuardPaths(function, (*bound, *self.inputs.objects), used, self.captured_state.ids())
         self.host.drop_dead_sources(paths)
         trace.host, self.made = self.host, paths.made
+        self.moved = trace.captured.moved(self.found, paths.places)
         trace.guards = [*self.host.table(), *trace.guards, *paths.table()]
+        if paths.made:
+            trace.guards.append(Guard("what it keeps", lambda inputs: lead_to_tensors(paths.made), True))
 
     def separate(self, returned: list[Tensor]) -> None:
         """Give tensors with equal expressions, which are computed once, memory of their own each."""

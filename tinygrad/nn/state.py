@@ -287,6 +287,10 @@ def safe_save(tensors: dict[str, Tensor], fn: PathLike, metadata: dict[str, str]
     if "__metadata__" in tensors:
         raise ValueError("'__metadata__' cannot name a tensor in a safetensors file")
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
+    others = [key for key, t in tensors.items() if not isinstance(t, Tensor)]
+    if others:
+        raise TypeError(f"a safetensors file holds tensors alone, got {type(tensors[others[0]]).__name__} as "
+                        f"{others[0]!r}")
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     position = 0
     for key, t in ordered:

@@ -89,6 +89,10 @@ class PaddedShapes:
             if stand_in in found and node.realized_view is None:
                 own = found[stand_in].shrink([(0, size) for size in node.shape])
                 views[node] = own if node.op is Ops.CONTIGUOUS else self.shared_view(node, found) or own
+        for node in self.outputs:  # such a view of what was computed before is nothing to compute
+            shared = self.shared_view(node, found) if node not in views else None
+            if shared is not None and node.realized_view is None:
+                views[node] = shared
         return views
 
     def shared_view(self, node: UOp, found: Mapping[UOp, UOp]) -> UOp | None:
