@@ -180,8 +180,8 @@ def _thresholds(kind: np.dtype[Any], rounding: str) -> tuple[Array, int, int]:
 
 
 def element_type(number: int) -> np.dtype[Any]:
-    """NumPy's type for the standard's number of a type of items (object: strings). Raises ValueError where there
-    is none."""
+    """NumPy's type for the standard's number of a type of items (object: strings). Raises ValueError where
+    there is none."""
     from onnx import helper
 
     try:

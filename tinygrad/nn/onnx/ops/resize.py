@@ -116,9 +116,10 @@ def _resized(x: Tensor, axes: Sequence[int], outs: Sequence[int], scales: Sequen
     return made
 
 
-def _scaled(size: float, scale: float) -> int:
-    """How many items are left of `size`: 14 of 20 by 0.7, which is less in float32."""
-    return math.floor(np.float32(size) * np.float32(scale))
+def _scaled(size: float, scale: float) -> Any:
+    """How many items are left of `size`, which stays what it is by 1. Of 20 are 14 left by 0.7: by what is a
+    little less in float32."""
+    return size if scale == 1 else math.floor(np.float32(size) * np.float32(scale))
 
 
 def _by_scales(x: Tensor, scales: Sequence[float], how: Resizing) -> Tensor:
@@ -159,13 +160,13 @@ def Resize_11(X: Tensor, roi: Array | None = None, scales: Array | None = None, 
     given = [X.shape[a] for a in along]
     if scales is not None and scales.size:
         factors = scales.astype(np.float64).tolist()
-        spans = [1.0] * len(given) if crop is None else [crop[i + len(given)] - crop[i]
-                                                         for i in range(len(given))]
-        outs = [_scaled(n * span, s) for n, span, s in zip(given, spans, factors, strict=True)]
+        cropped = given if crop is None else [n * (crop[i + len(given)] - crop[i])
+                                              for i, n in enumerate(given)]
+        outs = [_scaled(n, s) for n, s in zip(cropped, factors, strict=True)]
         return _resized(X, along, outs, factors, how, crop)
     if sizes is None:
         raise ValueError("Resize takes scales or sizes")
-    ratios = [size / n for size, n in zip(sizes, given, strict=True)]
+    ratios = [1.0 if size is n else size / n for size, n in zip(sizes, given, strict=True)]
     if keep_aspect_ratio_policy == "stretch":
         return _resized(X, along, sizes, ratios, how, crop)
     ratio = min(ratios) if keep_aspect_ratio_policy == "not_larger" else max(ratios)
