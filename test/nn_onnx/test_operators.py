@@ -93,3 +93,11 @@ def test_a_cast_to_a_type_that_is_none_says_so() -> None:
                                "{ y = Cast<to = 99>(x) }")
     with pytest.raises(OnnxError, match="Cast of 'y': the standard has no type 99"):
         OnnxRunner(model)(x=np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("node", ["Gather<axis = -1>(h, i)", "GatherElements<axis = -1>(h, k)",
+                                  "ScatterElements<axis = -1>(h, k, k2)"])
+def test_constant_indices_along_the_last_axis_of_what_is_computed(node: str) -> None:
+    nodes = ("i = Constant<value = int64[2] {3, -1}>() k = Constant<value = int64[2,1] {3, -1}>() "
+             f"k2 = Cast<to = 1>(k) h = Exp(x) y = {node}")
+    alike(nodes, RNG.standard_normal((2, 4)).astype(np.float32))

@@ -58,7 +58,7 @@ def what_is_out_of_range(node: Node, shape: Sequence[Any], reached: Array) -> st
     along = node.attributes.get("batch_dims" if is_nd else "axis", 0)
     first = along if along >= 0 else along + len(shape)
     for axis, (low, high) in enumerate(reached.tolist(), first):
-        size = shape[axis] if axis < len(shape) else None
+        size = shape[axis] if 0 <= axis < len(shape) else None
         if isinstance(size, int) and not -size <= low <= high < size:
             index = high if high >= size else low
             return f"index {index} is out of range of axis {axis}, which has {size} items"
