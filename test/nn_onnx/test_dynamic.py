@@ -204,6 +204,22 @@ def test_items_gathered_along_axes_that_are_not_known(batch_dims: int) -> None:
     assert traces(run) == 1
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_images_of_a_batch_of_any_size_are_resized(mode: str, kept: int) -> None:
+    """By scales, and to sizes of which as many as `kept` are those of the input."""
+    net = Network()
+    if kept:
+        sizes = net.constant(np.array([2, 6, 8][kept - 1:], np.int64))
+        given = ["", "", net.add("Concat", net.add("Shape", "x", end=kept), sizes, axis=0)]
+    else:
+        given = ["", net.constant(np.array([1, 1, 1.5, 2], np.float32))]
+    h = net.add("Resize", "x", *given, mode=mode)
+    run = compared(net.model({"x": (FLOAT, ["n", 2, 3, 4])}, h), {"n": (1, 5)},
+                   [{"x": floats(n, 2, 3, 4)} for n in (2, 5, 1, 4)])
+    assert traces(run) == 1
+
+
 def test_where_an_operator_needs_the_number_each_size_is_traced() -> None:
     net = Network()
     repeats = net.add("Concat", net.add("Shape", "x"), axis=0)

@@ -399,3 +399,13 @@ def test_powers_of_tensors_are_one_operator() -> None:
     x, y = np.array([0.5, 2, 3, 0], np.float32), np.array([2, -1.5, 0, 3], np.float32)
     assert compared(lambda x, y: x ** y, np.power, x, y) == {"Pow": 1}
     assert compared(lambda y: 2 ** y, lambda y: np.float32(2) ** y, y) == {"Pow": 1}
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64])
+@pytest.mark.parametrize("name", ["sum", "max", "min", "prod"])
+def test_integers_of_all_types_are_reduced(name: str, dtype: Any) -> None:
+    def function(x: Tensor) -> Tensor:
+        made: Tensor = getattr(x, name)(1)
+        return made
+    x = np.array([[3, 100, 7], [120, 5, 1]], dtype)
+    compared(function, lambda x: getattr(np, name)(x, 1).astype(function(Tensor(x)).dtype.numpy), x)

@@ -29,6 +29,7 @@ def refused(graph: str) -> str:
 
 @pytest.mark.parametrize("nodes, said", [
     ("y = Cast(x)", "Cast of 'y': has no 'to'"),
+    ("y = Concat(x, x)", "Concat of 'y': has no 'axis'"),
     ("y = MatMul(x)", "MatMul of 'y': takes 2 inputs, got 1"),
     ("y = Add(x, k)", "Add of 'y': takes inputs of one type, got A of float32 and B of int64"),
     ("c = Constant<value = int64 {1}>() y = Mul(x, c)",

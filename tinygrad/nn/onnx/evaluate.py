@@ -18,7 +18,7 @@ from tinygrad import observer
 from tinygrad.device import Device
 from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, MOVES, Unknown, known_sizes
 from tinygrad.nn.onnx.model import Graph, Node, OnnxError, Reference
-from tinygrad.nn.onnx.places import has_indices, reach, what_is_out_of_range
+from tinygrad.nn.onnx.places import has_indices, reach, what_is_out_of_range, wrong_axis
 from tinygrad.nn.onnx.registry import (
     RANDOM,
     Operator,
@@ -173,7 +173,7 @@ class Evaluator:
             return self.function(body, inputs, attributes)
         except OnnxError:
             raise
-        except (TypeError, ValueError, IndexError, RuntimeError, KeyError, AssertionError) as error:
+        except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError, AssertionError) as error:
             raise OnnxError(f"{node}: {error}") from error
 
     def function(self, body: Graph, inputs: list[Value], attributes: dict[str, Any]) -> list[Value]:
@@ -196,6 +196,9 @@ class Evaluator:
              attributes: dict[str, Any]) -> list[Value]:
         """The results of an operator: on the host where all that it takes is known there."""
         check_types(inputs, type_parameters(node.domain, node.op, node.version))
+        wrong = wrong_axis(node, len(inputs[0].shape)) if inputs and hasattr(inputs[0], "shape") else ""
+        if wrong:
+            raise IndexError(wrong)
         if has_indices(node) and id(inputs[1]) in self.fixed:
             self._check_places(node, *inputs[:2])
         results = self._on_host(node, inputs, attributes)

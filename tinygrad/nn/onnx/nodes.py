@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import Shape, UOp
 
@@ -64,6 +65,11 @@ def _cast(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     return writer.cast(names[0], node.dtype)
 
 
+REDUCED = {Ops.ADD: {dtypes.int32, dtypes.int64}, Ops.MUL: {dtypes.int32, dtypes.int64},
+           Ops.MAX: {dtypes.int8, dtypes.uint8, dtypes.int32, dtypes.int64, dtypes.uint64}}
+"""The integers that ONNX Runtime reduces; uint64, whose largest int64 does not hold, as the standard does."""
+
+
 def _reduced(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     op, axes = node.arg
     if node.dtype.is_bool:
@@ -71,7 +77,10 @@ def _reduced(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
         most = writer.add("ReduceMax", [number, writer.ints(axes)], keepdims=1)
         return writer.add("Cast", [most], to=writer.onnx.TensorProto.BOOL)
     name = {Ops.ADD: "ReduceSum", Ops.MAX: "ReduceMax", Ops.MUL: "ReduceProd"}[op]
-    return writer.add(name, [names[0], writer.ints(axes)], keepdims=1)
+    if node.dtype.is_float or node.dtype in REDUCED[op]:
+        return writer.add(name, [names[0], writer.ints(axes)], keepdims=1)
+    wide = writer.cast(names[0], dtypes.int64)
+    return writer.cast(writer.add(name, [wide, writer.ints(axes)], keepdims=1), node.dtype)
 
 
 def _padded(writer: OnnxWriter, node: UOp, names: list[str]) -> str:

@@ -1,7 +1,8 @@
-"""Places that a file asks for and that are not there: constant indices of what gathers and scatters.
+"""Places that a file asks for and that are not there: axes, and constant indices of what gathers and
+scatters.
 
 Indices that only inputs say are not looked at: one that is out of range gives zero, or writes nothing.
-Next: `evaluate.py`, which asks for each node whose indices are the same in every run.
+Next: `evaluate.py`, which asks for each node, of indices for each whose are the same in every run.
 """
 from __future__ import annotations
 
@@ -16,6 +17,24 @@ from tinygrad.nn.onnx.values import Array
 
 INDEXED = frozenset({"Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND"})
 """The operators whose second input has indices of their first: along one axis, or, ND, along several."""
+
+ALONG = frozenset({
+    "ArgMax", "ArgMin", "Compress", "Concat", "Flatten", "Hardmax", "LayerNormalization", "LogSoftmax",
+    "LpNormalization", "OneHot", "RMSNormalization", "Softmax", "Split", "SplitToSequence", "TensorScatter",
+    "TopK", "Unique"}) | {name for name in INDEXED if not name.endswith("ND")}
+"""The operators whose attribute `axis` is one of their first input's."""
+BESIDE = {"Flatten": (0, 1), "OneHot": (1, 1)}
+"""How many places before the first axis and behind the last an `axis` may have as well."""
+
+
+def wrong_axis(node: Node, rank: int) -> str:
+    """Which axis of a first input of `rank` is not there that a node is along, as text."""
+    axis = node.attributes.get("axis")
+    if node.domain or node.op not in ALONG or not isinstance(axis, int):
+        return ""
+    before, behind = BESIDE.get(node.op, (0, 0))
+    low, high = -max(rank, 1) - before, max(rank, 1) - 1 + behind
+    return "" if low <= axis <= high else f"axis {axis} is not in [{low}, {high}], of a tensor of {rank} axes"
 
 
 def has_indices(node: Node) -> bool:
@@ -39,7 +58,7 @@ def what_is_out_of_range(node: Node, shape: Sequence[Any], reached: Array) -> st
     along = node.attributes.get("batch_dims" if is_nd else "axis", 0)
     first = along if along >= 0 else along + len(shape)
     for axis, (low, high) in enumerate(reached.tolist(), first):
-        size = shape[axis] if axis < len(shape) else None
+        size = shape[axis] if 0 <= axis < len(shape) else None
         if isinstance(size, int) and not -size <= low <= high < size:
             index = high if high >= size else low
             return f"index {index} is out of range of axis {axis}, which has {size} items"

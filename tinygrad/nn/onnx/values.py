@@ -180,10 +180,14 @@ def _thresholds(kind: np.dtype[Any], rounding: str) -> tuple[Array, int, int]:
 
 
 def element_type(number: int) -> np.dtype[Any]:
-    """NumPy's type for the standard's number of a type of items (object: strings)."""
+    """NumPy's type for the standard's number of a type of items (object: strings). Raises ValueError where
+    there is none."""
     from onnx import helper
 
-    kind: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(number)
+    try:
+        kind: np.dtype[Any] = helper.tensor_dtype_to_np_dtype(number)
+    except KeyError as error:
+        raise ValueError(f"the standard has no type {number}") from error
     return kind
 
 

@@ -130,7 +130,7 @@ def Where_9(condition: Tensor, X: Items, Y: Items) -> Any:
 
 @op
 def Hardmax(input: Tensor, *, axis: int = 1) -> Tensor:
-    return _first_largest(input.reshape(-1, _after(input, axis)), -1).reshape(*input.shape)
+    return _first_largest(input.flatten(axis % max(input.ndim, 1)), -1).reshape(input.shape)
 
 
 @op
@@ -139,19 +139,17 @@ def Hardmax_13(input: Tensor, *, axis: int = -1) -> Tensor:
 
 
 def _first_largest(x: Tensor, axis: int) -> Tensor:
+    if not x.ndim or x.shape[axis] == 0:
+        return Tensor.ones(x.shape, device=x.device)
     places = x.argmax(axis, keepdim=True)
     shape = [n if i == axis % x.ndim else 1 for i, n in enumerate(x.shape)]
     return Tensor.arange(x.shape[axis], device=x.device).reshape(*shape) == places
 
 
-def _after(x: Tensor, axis: int) -> int:
-    return math.prod(x.shape[axis % x.ndim:])
-
-
 def _flat(function: Any) -> Any:
     """Softmax before version 13: over all axes from `axis` on."""
     def flattened(input: Tensor, *, axis: int = 1) -> Any:
-        return function(input.reshape(-1, _after(input, axis)), -1).reshape(*input.shape)
+        return function(input.flatten(axis % max(input.ndim, 1)), -1).reshape(input.shape)
     return flattened
 
 

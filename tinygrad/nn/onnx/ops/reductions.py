@@ -19,8 +19,7 @@ def _smallest(x: Tensor, axes: Any, keepdim: bool) -> Tensor:
 def _extremum(x: Tensor, axes: Any, keepdim: bool, function: Callable[..., Tensor],
               of_nothing: Any) -> Tensor:
     """An extremum; of no items the value that any item would replace."""
-    empty = any(x.shape[a] == 0 for a in axes)
-    if not empty:
+    if 0 not in x.shape or not any(x.shape[a] == 0 for a in axes):
         return function(x, axes, keepdim).cast(x.dtype)
     along = {a % x.ndim for a in axes}
     sizes = [1 if i in along else n for i, n in enumerate(x.shape) if keepdim or i not in along]

@@ -29,16 +29,17 @@ class Resizing:
 
 
 def _places(outs: int, n: int, scale: float, coordinates: str, start: float, end: float) -> Array:
-    """Where in the input (n items) each of the outputs is."""
-    x, wide = np.arange(outs, dtype=np.float64), n * scale
+    """Where in the input (n items) each of the outputs is: in float32, which scales are of, as other runtimes
+    do (3 / 0.6 is 5, and not a little less, which `floor` takes for 4)."""
+    x, wide = np.arange(outs, dtype=np.float32), n * scale
     if coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and wide > 1):
         return (x + 0.5) / scale - 0.5
     if coordinates == "pytorch_half_pixel":
-        return np.zeros(outs)
+        return np.zeros_like(x)
     if coordinates == "half_pixel_symmetric":
         return np.asarray(n / 2 * (1 - outs / wide) + (x + 0.5) / scale - 0.5)
     if coordinates == "align_corners":
-        return x * (n - 1) / (wide - 1) if wide > 1 else np.zeros(outs)
+        return x * (n - 1) / (wide - 1) if wide > 1 else np.zeros_like(x)
     if coordinates == "asymmetric":
         return x / scale
     if coordinates == "tf_half_pixel_for_nn":
@@ -93,7 +94,7 @@ def resize_axis(x: Tensor, axis: int, outs: int, scale: float, how: Resizing, st
     places = _places(outs, n, scale, how.coordinates, start, end)
     before = (slice(None),) * axis
     if how.mode == "nearest":
-        index = np.clip(ROUNDINGS[how.nearest](places), 0, n - 1).astype(np.int32)
+        index = np.clip(ROUNDINGS[how.nearest](places.astype(np.float64)), 0, n - 1).astype(np.int32)
         made = x if np.array_equal(index, np.arange(n)) else x[(*before, index)]
     else:
         index, weights = _taps(places, n, scale, how)
@@ -115,8 +116,14 @@ def _resized(x: Tensor, axes: Sequence[int], outs: Sequence[int], scales: Sequen
     return made
 
 
+def _scaled(size: float, scale: float) -> Any:
+    """How many items are left of `size`, which stays what it is by 1. Of 20 are 14 left by 0.7: by what is a
+    little less in float32."""
+    return size if scale == 1 else math.floor(np.float32(size) * np.float32(scale))
+
+
 def _by_scales(x: Tensor, scales: Sequence[float], how: Resizing) -> Tensor:
-    outs = [math.floor(n * s) for n, s in zip(x.shape, scales, strict=True)]
+    outs = [_scaled(n, s) for n, s in zip(x.shape, scales, strict=True)]
     return _resized(x, range(x.ndim), outs, scales, how)
 
 
@@ -153,13 +160,13 @@ def Resize_11(X: Tensor, roi: Array | None = None, scales: Array | None = None, 
     given = [X.shape[a] for a in along]
     if scales is not None and scales.size:
         factors = scales.astype(np.float64).tolist()
-        spans = [1.0] * len(given) if crop is None else [crop[i + len(given)] - crop[i]
-                                                         for i in range(len(given))]
-        outs = [math.floor(n * span * s) for n, span, s in zip(given, spans, factors, strict=True)]
+        cropped = given if crop is None else [n * (crop[i + len(given)] - crop[i])
+                                              for i, n in enumerate(given)]
+        outs = [_scaled(n, s) for n, s in zip(cropped, factors, strict=True)]
         return _resized(X, along, outs, factors, how, crop)
     if sizes is None:
         raise ValueError("Resize takes scales or sizes")
-    ratios = [size / n for size, n in zip(sizes, given, strict=True)]
+    ratios = [1.0 if size is n else size / n for size, n in zip(sizes, given, strict=True)]
     if keep_aspect_ratio_policy == "stretch":
         return _resized(X, along, sizes, ratios, how, crop)
     ratio = min(ratios) if keep_aspect_ratio_policy == "not_larger" else max(ratios)

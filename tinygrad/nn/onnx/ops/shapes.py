@@ -137,7 +137,10 @@ def _flatten(input: Tensor, *, axis: int = 1) -> Tensor:
 
 
 def _axes(data: Tensor, axes: Ints, extra: int = 0) -> tuple[int, ...]:
-    return tuple(sorted(a % (data.ndim + extra) for a in axes))
+    rank = data.ndim + extra
+    if not all(-rank <= a < rank for a in axes):
+        raise ValueError(f"axes {tuple(axes)} are not all in [{-rank}, {rank - 1}]")
+    return tuple(sorted(a % rank for a in axes))
 
 
 def _squeeze(data: Tensor, axes: Ints | None = None) -> Tensor:
@@ -254,6 +257,11 @@ def Identity(input: Value) -> Value:
 
 @op
 def Concat(*inputs: Items, axis: int = 1) -> Value:
+    return concatenated(inputs, axis)
+
+
+@op
+def Concat_4(*inputs: Items, axis: int) -> Value:
     return concatenated(inputs, axis)
 
 

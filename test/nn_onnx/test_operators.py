@@ -1,0 +1,103 @@
+"""Operators where shapes, sizes and scales are at an edge, beside ONNX Runtime."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
+pytest.importorskip("onnxruntime", reason="operators are compared with ONNX Runtime")
+
+from onnx import parser
+from onnx_graphs import check, evaluate
+
+from tinygrad.nn.onnx import OnnxError, OnnxRunner
+
+RNG = np.random.default_rng(0)
+
+
+def alike(nodes: str, x: Any, version: int = 18) -> Any:
+    """What both make of `x`, of floats, by `nodes`."""
+    shape = f"[{','.join(map(str, x.shape))}]" if x.shape else ""
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : {version}]> g (float{shape} x) => (y) '
+                               f"{{ {nodes} }}")
+    wanted, = evaluate(model, {"x": x})
+    check(OnnxRunner(model)(x=x)["y"].numpy(), wanted, nodes)
+    return wanted
+
+
+@pytest.mark.parametrize("version", [7, 11, 13])
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (2, 0, 3), (2, 3, 4)])
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_softmax_of_no_items(op: str, shape: tuple[int, ...], version: int) -> None:
+    alike(f"y = {op}(x)", RNG.standard_normal(shape).astype(np.float32), version)
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
+def test_reductions_of_a_number(op: str, axis: int) -> None:
+    alike(f"y = {op}<axes = [{axis}]>(x)", np.array(3, np.float32), 11)
+
+
+@pytest.mark.parametrize("n, scale, items", [(20, 0.7, 14), (15, 1.4, 21), (30, 0.7, 21), (9, 0.6, 5)])
+def test_sizes_by_scales_are_those_of_float32(n: int, scale: float, items: int) -> None:
+    nodes = f"s = Constant<value_floats = [1.0, 1.0, {scale}]>() y = Resize(x, , s)"
+    assert alike(nodes, RNG.standard_normal((1, 1, n)).astype(np.float32)).shape == (1, 1, items)
+
+
+@pytest.mark.parametrize("mode", ["round_prefer_floor", "floor", "ceil"])
+@pytest.mark.parametrize("places", ["asymmetric", "half_pixel", "pytorch_half_pixel"])
+def test_nearest_items_are_those_of_places_in_float32(places: str, mode: str) -> None:
+    x = RNG.standard_normal((1, 1, 35)).astype(np.float32)
+    for scale in (0.1, 0.2, 0.3, 0.6, 0.7, 0.9, 1.2, 1.6, 3.0):
+        alike(f"s = Constant<value_floats = [1.0, 1.0, {scale}]>() y = Resize<nearest_mode = '{mode}', "
+              f"coordinate_transformation_mode = '{places}'>(x, , s)".replace("'", '"'), x)
+
+
+@pytest.mark.parametrize("node, low, high", [
+    ("Softmax<axis = 2>(x)", -2, 1), ("Flatten<axis = 3>(x)", -2, 2), ("Gather<axis = -3>(x, i)", -2, 1),
+    ("OneHot<axis = 3>(x, d, v)", -3, 2), ("Compress<axis = 2>(x, b)", -2, 1), ("Split<axis = 2>(x)", -2, 1),
+    ("LogSoftmax<axis = 2>(x)", -2, 1), ("TopK<axis = 2>(x, d)", -2, 1), ("Concat<axis = 2>(x, x)", -2, 1)])
+@pytest.mark.parametrize("version", [11, 17])
+def test_an_axis_that_is_not_there_is_an_error(node: str, low: int, high: int, version: int) -> None:
+    outputs = "y, z" if "TopK" in node else "y"
+    made = ("i = Constant<value = int64[1] {0}>() d = Constant<value = int64[1] {1}>() "
+            "v = Constant<value = float[2] {0.0, 1.0}>() b = Constant<value = int32[1] {1}>() ")
+    node = node.replace("(x, b)", "(x, truth)")
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : {version}]> g (float[2,3] x) => (y) '
+                               f"{{ {made} truth = Cast<to = 9>(b) {outputs} = {node} }}")
+    with pytest.raises(OnnxError, match=rf"axis -?\d is not in \[{low}, {high}\]"):
+        OnnxRunner(model)(x=np.ones((2, 3), np.float32))
+
+
+@pytest.mark.parametrize("axes", [[3], [-4], [0, 4]])
+def test_new_axes_that_are_not_there_are_an_error(axes: list[int]) -> None:
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => (y) '
+                               f"{{ a = Constant<value_ints = {axes}>() y = Unsqueeze(x, a) }}")
+    with pytest.raises(OnnxError, match=r"Unsqueeze of 'y': axes .* are not all in \["):
+        OnnxRunner(model)(x=np.ones((2, 3), np.float32))
+
+
+@pytest.mark.parametrize("node", ["DepthToSpace<blocksize = 0>(x)", "LRN<size = 0>(x)",
+                                  "MaxPool<kernel_shape = [2, 2], strides = [0, 1]>(x)"])
+def test_a_division_by_zero_in_an_operator_names_it(node: str) -> None:
+    model = parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,4,4,4] x) => (y) {{ y = {node} }}')
+    with pytest.raises(OnnxError, match=rf"^{node[:node.index('<')]} of 'y': "):
+        OnnxRunner(model)(x=np.ones((1, 4, 4, 4), np.float32))
+
+
+def test_a_cast_to_a_type_that_is_none_says_so() -> None:
+    model = parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (y) '
+                               "{ y = Cast<to = 99>(x) }")
+    with pytest.raises(OnnxError, match="Cast of 'y': the standard has no type 99"):
+        OnnxRunner(model)(x=np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("node", ["Gather<axis = -1>(h, i)", "GatherElements<axis = -1>(h, k)",
+                                  "ScatterElements<axis = -1>(h, k, k2)"])
+def test_constant_indices_along_the_last_axis_of_what_is_computed(node: str) -> None:
+    nodes = ("i = Constant<value = int64[2] {3, -1}>() k = Constant<value = int64[2,1] {3, -1}>() "
+             f"k2 = Cast<to = 1>(k) h = Exp(x) y = {node}")
+    alike(nodes, RNG.standard_normal((2, 4)).astype(np.float32))
