@@ -339,6 +339,21 @@ def test_what_all_ranks_combine_or_gather_is_one_collective_of_mpi() -> None:
     assert done.stdout.split("\n")[:4] == ["by MPI"] * 4
 
 
+def test_what_is_read_of_an_all_reduce_is_read_after_it_in_all_ranks() -> None:
+    """A broadcast of the result straight after the collective: only its first rank knew that it has to wait,
+    and the others were at the broadcast before."""
+    done = run_ranks(3, """
+        a = rng.integers(-9, 9, (6, 4, 5)).astype(np.float32)
+        x = Tensor(a).shard(world.devices, 0).realize()
+        total = TinyJit(lambda x: x.sum(0, keepdim=True).to("CPU").realize())
+        for value in (x.sum(0, keepdim=True), total(x), total(x), total(x), total(x)):
+            np.testing.assert_array_equal(value.numpy(), a.sum(0, keepdims=True))
+        print("equal")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["equal"] * 3
+
+
 def test_small_collectives_of_a_kind_are_made_as_one() -> None:
     done = run_ranks(3, """
         from tinygrad.runtime.rank import World
