@@ -491,6 +491,25 @@ def some_text(folder: Path) -> str:
     return str(path)
 
 
+def test_a_checkpoint_has_tensors_of_single_ranks_and_of_every_process(tmp_path: Path) -> None:
+    done = run_ranks(2, f"""
+        a = np.arange(12, dtype=np.float32).reshape(3, 4)
+        spread = Tensor(a).shard(world.devices, 0)
+        for tensors in ({{"second": Tensor(a).to("RANK:1").realize()[1:]}}, {{"own": Tensor(a)[1:]}},
+                        {{"first": Tensor(a).to("RANK")[1:], "read": spread.to("CPU")[1:]}}):
+            for step in range(2):
+                nn.checkpoints.save(tensors, {str(tmp_path)!r}, {{"step": step}})
+                found, metadata = nn.checkpoints.load({str(tmp_path)!r})
+                assert metadata == {{"step": step}} and found.keys() == tensors.keys()
+                for tensor in found.values():
+                    np.testing.assert_array_equal(tensor.numpy(), a[1:])
+                spread.sum().item()  # none writes again before all have read
+        print("equal")
+    """, DISTRIBUTED_TIMEOUT="60")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["equal"] * 2
+
+
 def test_training_goes_on_from_a_checkpoint_with_another_number_of_ranks(tmp_path: Path) -> None:
     def losses(count: int, steps: int, folder: str, *more: str) -> list[str]:
         done = start_ranks(count, [str(EXAMPLE), some_text(tmp_path), *SMALL, "--every", "5", "--steps",
