@@ -121,7 +121,7 @@ class _Placed:
             memory = _memory_of(tensor, lambda memory: memory.shape == tensor.shape)
             self.layout, self.shards = memory.arg.layout, memory.shards
         elif Device[tensor.device].exchanges:
-            self.shards = (_memory_of(tensor, lambda memory: memory.numel == tensor.numel),)
+            self.shards = (_memory_of(tensor, lambda memory: memory.shape == (prod(tensor.shape),)),)
         elif World.current is not None:
             tensor.realize()  # what it is computed from may be on ranks: all take part
 
