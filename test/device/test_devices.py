@@ -60,6 +60,12 @@ def test_a_name_that_no_device_has_is_answered_with_those_there_are(name: str, s
         Tensor([1.0], device=name)
 
 
+@pytest.mark.parametrize("given", [3, ("CPU", 1), 1.5])
+def test_what_is_no_name_is_refused(given: object) -> None:
+    with pytest.raises(TypeError, match=r'devices are given by their names, as "CPU:1", got'):
+        Tensor([1.0], device=given)  # type: ignore[arg-type]
+
+
 def test_a_package_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "of_no_package.py").write_text("import package_of_nobody.part\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)

@@ -101,6 +101,38 @@ def test_training_ends_with_the_parameters_of_one_device(places: Any, jit: bool,
         np.testing.assert_allclose(ours, one, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("places", [SIX[:2], (SIX[0], SIX[:2]), (SIX[:2], SIX[2:4])])
+def test_weights_that_stages_have_in_common(places: Any, jit: bool) -> None:
+    """An embedding and the head with its weights, at both ends: trained as by one device."""
+    tokens = np.random.default_rng(4).integers(0, 7, (3, 8, 2))
+
+    def run(places: Any) -> list[Any]:
+        Tensor.manual_seed(3)
+        embedding, head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+        head.weight = embedding.weight
+        stages = [embedding, head]
+        pipeline = Pipeline(stages, places, cross_entropy) if places else None
+        optimizer = optim.SGD(state.get_parameters(stages), lr=0.5)
+
+        def step(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            if pipeline is not None:
+                loss = pipeline.backward(x, x, pieces=4)
+            else:
+                loss = cross_entropy(x.sequential(stages), x).backward()
+            return loss.realize(*optimizer.schedule_step())
+
+        training = TinyJit(step) if jit else step
+        with Tensor.train():
+            losses = [training(Tensor(batch).realize()).item() for batch in tokens]
+        return [losses, (pipeline or (lambda x: x.sequential(stages)))(Tensor(tokens[0])).numpy(),
+                embedding.weight.numpy()]
+
+    for found, expected in zip(run(places), run(None), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_stages_whose_layers_are_cut_on_a_mesh() -> None:
     x, target = numbers(8, 6), numbers(8, 6)
     found = []

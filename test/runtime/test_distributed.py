@@ -339,6 +339,21 @@ def test_what_all_ranks_combine_or_gather_is_one_collective_of_mpi() -> None:
     assert done.stdout.split("\n")[:4] == ["by MPI"] * 4
 
 
+def test_what_is_read_of_an_all_reduce_is_read_after_it_in_all_ranks() -> None:
+    """A broadcast of the result straight after the collective: only its first rank knew that it has to wait,
+    and the others were at the broadcast before."""
+    done = run_ranks(3, """
+        a = rng.integers(-9, 9, (6, 4, 5)).astype(np.float32)
+        x = Tensor(a).shard(world.devices, 0).realize()
+        total = TinyJit(lambda x: x.sum(0, keepdim=True).to("CPU").realize())
+        for value in (x.sum(0, keepdim=True), total(x), total(x), total(x), total(x)):
+            np.testing.assert_array_equal(value.numpy(), a.sum(0, keepdims=True))
+        print("equal")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["equal"] * 3
+
+
 def test_small_collectives_of_a_kind_are_made_as_one() -> None:
     done = run_ranks(3, """
         from tinygrad.runtime.rank import World
@@ -474,6 +489,25 @@ def some_text(folder: Path) -> str:
     path = folder / "text.txt"
     path.write_text("to be or not to be, that is the question. " * 20, encoding="utf-8")
     return str(path)
+
+
+def test_a_checkpoint_has_tensors_of_single_ranks_and_of_every_process(tmp_path: Path) -> None:
+    done = run_ranks(2, f"""
+        a = np.arange(12, dtype=np.float32).reshape(3, 4)
+        spread = Tensor(a).shard(world.devices, 0)
+        for tensors in ({{"second": Tensor(a).to("RANK:1").realize()[1:]}}, {{"own": Tensor(a)[1:]}},
+                        {{"first": Tensor(a).to("RANK")[1:], "read": spread.to("CPU")[1:]}}):
+            for step in range(2):
+                nn.checkpoints.save(tensors, {str(tmp_path)!r}, {{"step": step}})
+                found, metadata = nn.checkpoints.load({str(tmp_path)!r})
+                assert metadata == {{"step": step}} and found.keys() == tensors.keys()
+                for tensor in found.values():
+                    np.testing.assert_array_equal(tensor.numpy(), a[1:])
+                spread.sum().item()  # none writes again before all have read
+        print("equal")
+    """, DISTRIBUTED_TIMEOUT="60")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["equal"] * 2
 
 
 def test_training_goes_on_from_a_checkpoint_with_another_number_of_ranks(tmp_path: Path) -> None:

@@ -176,6 +176,16 @@ def check(program: Any, mesh: Mesh, seed: int) -> None:
 def test_what_is_no_mesh_is_refused() -> None:
     with pytest.raises(ValueError, match="axes whose sizes multiply to 4, got rows=3"):
         Mesh(FOUR, rows=3)
+    for sizes in ({"rows": -2, "columns": -2}, {"rows": 2.0, "columns": 2}, {"rows": 0}):
+        with pytest.raises(ValueError, match="have whole numbers of places, at least 1, got rows="):
+            Mesh(FOUR, **sizes)
+    with pytest.raises(ValueError, match="each once, got 'CPU' twice"):
+        Mesh(("CPU", "CPU"), rows=2)
+    with pytest.raises(TypeError, match="in a sequence, got 'CPU'"):
+        Mesh("CPU", rows=3)
+    for axes in ((), ("rows", "rows")):
+        with pytest.raises(KeyError, match="takes their names, each once"):
+            MESHES[0][axes]
     with pytest.raises(KeyError, match="has the axes rows, columns, not 'depth'"):
         MESHES[0]["depth"]
     with pytest.raises(ValueError, match="an item for each of the 3 devices"):

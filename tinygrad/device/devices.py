@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from tinygrad.device.allocator import Allocator
@@ -166,7 +166,9 @@ class _Devices:
 
     def canonicalize(self, name: str) -> str:
         """The full name of a device: "cpu" and "CPU:0" are "CPU". Raises ValueError for a name there is none
-        of."""
+        of, TypeError for what is no name."""
+        if not isinstance(name, str):
+            raise TypeError(f"devices are given by their names, as \"CPU:1\", got {name!r}")
         if name in self.FILES:
             return name
         upper = name.upper()
@@ -246,12 +248,16 @@ AttributeSetting("DEV", Device, "DEFAULT", Device.canonicalize, reads_environmen
 
 def canonical_device(device: str | Sequence[str] | None) -> Any:
     """The full name of a device, the default device's for None; of several, the tuple of their names (a
-    single one's name alone). Raises ValueError for names that do not exist, or come twice."""
-    if device is None or isinstance(device, str):
-        return Device.DEFAULT if device is None else Device.canonicalize(device)
-    names = tuple(Device.canonicalize(name) for name in device)
+    single one's name alone). Raises ValueError for names that do not exist, or come twice, TypeError for no
+    names."""
+    if device is None:
+        return Device.DEFAULT
+    if isinstance(device, str) or not isinstance(device, Iterable):
+        return Device.canonicalize(device)
+    given = tuple(device)
+    names = tuple(map(Device.canonicalize, given))
     twice = [name for name in names if names.count(name) > 1]
     if twice or not names:
-        raise ValueError(f"a tensor on several devices takes their names, each once, got {tuple(device)}"
+        raise ValueError(f"a tensor on several devices takes their names, each once, got {given}"
                          + (f", where {twice[0]} comes twice" if twice else ""))
     return names if len(names) > 1 else names[0]

@@ -207,10 +207,11 @@ class GatheredCopy(NamedTuple):
 
     target_device: str
     source_device: str
-    target: Hashable
-    """what stands for the memory that is written"""
-    source: Hashable
-    """what stands for the memory that is read"""
+    written: frozenset[Hashable]
+    """what stands for the memory that is written; of a collective that of all who take part, so that all
+    processes find the same conflicts"""
+    read: frozenset[Hashable]
+    """what stands for the memory that is read, by all of them too"""
     part: Hashable
     """what stands for the bytes of it that are read: the same for the same bytes"""
     items: int
@@ -223,7 +224,15 @@ class GatheredCopy(NamedTuple):
 
     def conflicts(self, others: Iterable[GatheredCopy]) -> bool:
         """Whether it has to come after these."""
-        return any(self.source == c.target or self.target in (c.target, c.source) for c in others)
+        return not all(self.read.isdisjoint(c.written) and self.written.isdisjoint(c.written | c.read)
+                       for c in others)
+
+
+def written_and_read(memories: Sequence[Hashable]) -> tuple[frozenset[Hashable], frozenset[Hashable]]:
+    """Of what stands for the memories of a COPY or COLLECTIVE, as many that it writes before those that it
+    reads."""
+    half = len(memories) // 2
+    return frozenset(memories[:half]), frozenset(memories[half:])
 
 
 class CommandQueue:
@@ -276,9 +285,10 @@ class CommandQueue:
         target.fill_from(source, offset)
         return None
 
-    def collective(self, group: CollectiveGroup, target: Buffer, source: Buffer, offset: int,
-                   sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
-        """Fill `target` with what all of a group have: of this one the bytes of `source` from `offset` on."""
+    def collective(self, group: CollectiveGroup, buffers: Sequence[Buffer], target: Buffer, source: Buffer,
+                   offset: int, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
+        """Fill `target` with what all of a group have: of this one the bytes of `source` from `offset` on.
+        `buffers` are those of all: what is filled, then what is given."""
         raise NotImplementedError
 
     def signal(self) -> TimelinePoint:

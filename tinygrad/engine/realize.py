@@ -507,7 +507,7 @@ class Submission:
         watcher = observer.active
         begun = None if watcher is None else queue.timestamp()
         memory = target, source, own.start * source.dtype.itemsize, sources
-        point = queue.collective(own.group, *memory) if own.group else queue.copy(*memory)
+        point = queue.collective(own.group, buffers, *memory) if own.group else queue.copy(*memory)
         self.note(point, (target, source), 1)
         self.steps += 1
         if watcher is not None:

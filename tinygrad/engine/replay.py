@@ -22,7 +22,7 @@ from tinygrad import observer
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
 from tinygrad.device import Buffer, Device, RepeatedUse
 from tinygrad.device.host import seconds_of
-from tinygrad.device.queue import CommandQueue, GatheredCopy, ThreadedQueue
+from tinygrad.device.queue import CommandQueue, GatheredCopy, ThreadedQueue, written_and_read
 from tinygrad.dtype import dtypes
 from tinygrad.engine.copying import Transfer, transfer_of
 from tinygrad.engine.realize import Submission, allocate
@@ -292,8 +292,9 @@ class Replay:
             places = step.places[own.target], step.places[own.source]
             target, source = map(self.placeholder, places)
             spec, size = target.arg, target.dtype.itemsize
-            copy = GatheredCopy(spec.device, source.arg.device, *places, (places[1], own.start), spec.size,
-                                target.dtype.name, spec.size * size, step.program, own.group)
+            copy = GatheredCopy(spec.device, source.arg.device, *written_and_read(step.places),
+                                (places[1], own.start), spec.size, target.dtype.name, spec.size * size,
+                                step.program, own.group)
             if copy.conflicts(gathered):
                 self.record_copies(queue, gathered, memory)
                 gathered, memory = [], []

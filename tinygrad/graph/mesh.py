@@ -23,13 +23,21 @@ class Mesh(Sequence[str]):
     >>> [shard.shape for shard in x.contiguous().realize().uop.base.shards]
     [(4, 3), (4, 3), (4, 3), (4, 3)]
 
-    Raises ValueError where the sizes are not as many places as devices, KeyError for an axis that is not
-    there.
+    Raises TypeError where the devices are one name, ValueError where they are not as many as there are places
+    or one comes twice, and for axes of less than one place; KeyError for an axis that is not there, or comes
+    twice.
     """
 
     def __init__(self, devices: Sequence[str], **sizes: int) -> None:
+        if isinstance(devices, str):
+            raise TypeError(f"a mesh takes the names of devices, in a sequence, got {devices!r}")
+        twice = next((name for name in devices if list(devices).count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"a mesh takes devices each once, got {twice!r} twice")
+        given = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        if any(not hasattr(size, "__index__") or size < 1 for size in sizes.values()):
+            raise ValueError(f"the axes of a mesh have whole numbers of places, at least 1, got {given}")
         if prod(sizes.values()) != len(devices) or not sizes:
-            given = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise ValueError(f"a mesh of {len(devices)} devices has axes whose sizes multiply to "
                              f"{len(devices)}, got {given or 'none'}")
         self.devices = tuple(devices)
@@ -48,6 +56,8 @@ class Mesh(Sequence[str]):
         found = Mesh(self.devices, **self.sizes)
         found.along = (key,) if isinstance(key, str) else tuple(key)
         self._check(*found.along)
+        if not found.along or len(set(found.along)) < len(found.along):
+            raise KeyError(f"a mesh along some of its axes takes their names, each once, got {key!r}")
         return found
 
     def __len__(self) -> int:

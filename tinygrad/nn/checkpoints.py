@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,6 +23,8 @@ from tinygrad.graph.sharding import Layout, Span
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.nn.state import PathLike, safe_load, safe_save
+from tinygrad.runtime.rank import World
+from tinygrad.runtime.rank_exchange import name_of
 from tinygrad.tensor import Tensor
 
 Box: TypeAlias = tuple[Span, ...]
@@ -36,8 +38,8 @@ def save(tensors: Mapping[str, Tensor], folder: PathLike, metadata: dict[str, An
 
     Tensors that are cut are written part by part, each by its device; those that are whole on several devices
     once. `metadata`: what JSON knows, kept with them (the step, a seed). Over ranks every process calls this
-    with its own tensors of the same names; it returns when all is written. Raises OSError where a file cannot
-    be written: the checkpoint before is whole then.
+    with its own tensors of the same names, of which the first writes what each has (on the CPU); it returns
+    when all is written. Raises OSError where a file cannot be written: the checkpoint before is whole then.
 
     >>> import tempfile
     >>> weight = Tensor([[1.0, 2.0], [3.0, 4.0]]).shard(("CPU", "CPU:1"), axis=0)
@@ -61,19 +63,19 @@ def save(tensors: Mapping[str, Tensor], folder: PathLike, metadata: dict[str, An
         for device, box in p.writers(bytes_of):
             parts.append([files[device], box])
             bytes_of[device] += prod([end - start for start, end in box]) * p.tensor.dtype.itemsize
-            if _is_own(device):
+            if _writes(device):
                 written[device][name] = p.part(device)
         entries[name] = {"dtype": p.tensor.dtype.name, "shape": list(p.layout.shape), "parts": parts}
     for device in devices:
-        if _is_own(device):
+        if _writes(device):
             safe_save(written[device], place / files[device])
-    _wait_for_all(devices)
-    if _is_own(devices[0]):
+    _wait_for_all()
+    if _is_first():
         index = {"format": FORMAT, "save": number, "metadata": metadata or {}, "tensors": entries}
         with written_whole(place / INDEX) as file:
             file.write(json.dumps(index).encode())
         _remove_others(place, set(files.values()))
-    _wait_for_all(devices)
+    _wait_for_all()
 
 
 def load(folder: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -116,11 +118,12 @@ class _Placed:
         self.layout = Layout(tensor.shape)
         self.shards: tuple[UOp, ...] = ()
         if isinstance(tensor.device, tuple):
-            view = storage_view(tensor.realize().uop)
-            if view is None or view.base.shape != tensor.shape or view.contiguous() is not view:
-                view = storage_view(tensor.clone().realize().uop)
-            assert view is not None
-            self.layout, self.shards = view.base.arg.layout, view.base.shards
+            memory = _memory_of(tensor, lambda memory: memory.shape == tensor.shape)
+            self.layout, self.shards = memory.arg.layout, memory.shards
+        elif Device[tensor.device].exchanges:
+            self.shards = (_memory_of(tensor, lambda memory: memory.shape == (prod(tensor.shape),)),)
+        elif World.current is not None:
+            tensor.realize()  # what it is computed from may be on ranks: all take part
 
     def writers(self, bytes_of: Mapping[str, int]) -> list[tuple[str, Box]]:
         """Which device writes which items; of those that have the same ones the one that has the least to
@@ -140,7 +143,17 @@ class _Placed:
         buffer = shard.viewed.buffer
         if buffer is None:
             raise RuntimeError(f"a tensor of shape {self.layout.shape} has no memory on {device}")
-        return Tensor(buffer.copied().reshape(shard.shape), dtype=self.tensor.dtype, device="CPU")
+        shape = [end - start for start, end in self.layout.box(self.devices.index(device))]
+        return Tensor(buffer.copied().reshape(shape), dtype=self.tensor.dtype, device="CPU")
+
+
+def _memory_of(tensor: Tensor, is_whole: Callable[[UOp], bool]) -> UOp:
+    """The memory of a tensor, or of a copy of it, with its items in order and no others."""
+    view = storage_view(tensor.realize().uop)
+    if view is None or not is_whole(view.base) or view.contiguous() is not view:
+        view = storage_view(tensor.clone().realize().uop)
+    assert view is not None
+    return view.base
 
 
 def _joined(parts: Sequence[tuple[Box, Tensor]], axis: int = 0) -> Tensor:
@@ -180,12 +193,18 @@ def _remove_others(place: Path, kept: set[str]) -> None:
             os.remove(path)
 
 
-def _is_own(device: str) -> bool:
-    """False for the device of another process."""
-    return Device[device].runs or not Device[device].exchanges
+def _is_first() -> bool:
+    """Whether this process is the first of a program's, or the only one."""
+    return World.current is None or World.current.rank == 0
 
 
-def _wait_for_all(devices: list[str]) -> None:
+def _writes(device: str) -> bool:
+    """Whether this process writes what is on a device: on its own, and the first what all have."""
+    return Device[device].runs if Device[device].exchanges else _is_first()
+
+
+def _wait_for_all() -> None:
     """Return when every process is here."""
-    if any(Device[d].exchanges for d in devices) and len(devices) > 1:
-        Tensor.ones(len(devices)).contiguous().shard(devices, 0).sum().item()
+    if World.current is not None:
+        ranks = [name_of(rank) for rank in range(World.current.size)]
+        Tensor.ones(len(ranks)).contiguous().shard(ranks, 0).sum().item()

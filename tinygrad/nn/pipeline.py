@@ -9,6 +9,7 @@ next, and its gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from tinygrad.graph.sharding import Devices
@@ -60,9 +61,10 @@ class Pipeline:
     """A model whose stages are on devices of their own.
 
     stages: functions (layers) of one tensor, whose parameters are moved to `places`: for each stage the name
-    of a device, or those of several, over which the rows of each piece are cut (data parallel). `loss`: a
-    function of the last stage's result and the targets, the mean over rows. Raises ValueError where there are
-    not as many places as stages.
+    of a device, or those of several, over which the rows of each piece are cut (data parallel). A parameter
+    of several stages (tied weights) is where the first of them is; the others get it once a batch, and send
+    their gradient of it back once. `loss`: a function of the last stage's result and the targets, the mean
+    over rows. Raises ValueError where there are not as many places as stages.
 
     >>> model = [nn.Linear(4, 8), nn.Linear(8, 2)]
     >>> pipeline = nn.Pipeline(model, ("CPU", "CPU:1"), lambda y, target: (y - target).square().mean())
@@ -82,17 +84,24 @@ class Pipeline:
         self.stages = list(stages)
         self.places = list(places)
         self.loss = loss
+        self.visiting: list[list[Tensor]] = []
+        """by stage, the parameters that are in the place of a stage before it"""
+        home: dict[int, Devices] = {}
         for stage, place in zip(stages, places, strict=True):
-            if isinstance(place, str):
-                for p in get_parameters(stage):
+            parameters = get_parameters(stage)
+            for p in parameters:
+                if id(p) not in home and isinstance(place, str):
                     p.to_(place)
-            else:
-                replicate(stage, place)
+                elif id(p) not in home:
+                    replicate(p, place)
+                home.setdefault(id(p), place)
+            self.visiting.append([p for p in parameters if home[id(p)] != place])
 
     def __call__(self, x: Tensor) -> Tensor:
         """The result of all stages, on the places of the last."""
-        for stage, place in zip(self.stages, self.places, strict=True):
-            x = stage(_moved(x, place))
+        for stage, place, visiting in zip(self.stages, self.places, self.visiting, strict=True):
+            with _standing_for(visiting, [_whole(p, place) for p in visiting]):
+                x = stage(_moved(x, place))
         return x
 
     def backward(self, x: Tensor, target: Tensor, pieces: int) -> Tensor:
@@ -108,6 +117,7 @@ class Pipeline:
         batch = _Batch(self, x.chunk(pieces), target.chunk(pieces))
         for this in one_forward_one_backward(len(self.stages), pieces):
             (batch.forward if this.is_forward else batch.backward)(this.stage, this.piece)
+        batch.return_gradients()
         return batch.losses
 
 
@@ -124,13 +134,20 @@ class _Batch:
         """by stage and piece, what went in and what came out"""
         self.gradients: dict[tuple[int, int], Tensor] = {}
         """of what came out"""
+        self.visitors = [[_whole(p.detach(), place).realize() for p in visiting]
+                         for place, visiting in zip(pipeline.places, pipeline.visiting, strict=True)]
+        """by stage, its `visiting` parameters where it is"""
+        for visiting, visitors in zip(pipeline.visiting, self.visitors, strict=True):
+            for p, visitor in zip(visiting, visitors, strict=True):
+                visitor.requires_grad = p.dtype.is_float and p.requires_grad is not False
 
     def forward(self, stage: int, piece: int) -> None:
         pipeline = self.pipeline
         x = _moved(self.sent.pop((stage, piece)), pipeline.places[stage]).detach().realize()
         if stage:
             x.requires_grad = True
-        y = pipeline.stages[stage](x)
+        with _standing_for(pipeline.visiting[stage], self.visitors[stage]):
+            y = pipeline.stages[stage](x)
         if stage == len(pipeline.stages) - 1:
             y = pipeline.loss(y, _moved(self.targets[piece], pipeline.places[stage])) / len(self.targets)
             self.losses = self.losses + y.detach().to(self.losses.device)
@@ -141,7 +158,9 @@ class _Batch:
 
     def backward(self, stage: int, piece: int) -> None:
         x, y = self.held.pop((stage, piece))
-        parameters = [p for p in get_parameters(self.pipeline.stages[stage])
+        here = {id(p): visitor for p, visitor in
+                zip(self.pipeline.visiting[stage], self.visitors[stage], strict=True)}
+        parameters = [here.get(id(p), p) for p in get_parameters(self.pipeline.stages[stage])
                       if p.dtype.is_float and p.requires_grad is not False]
         inputs = [x] if stage else []
         found = y.gradient(*parameters, *inputs, gradient=self.gradients.pop((stage, piece), None))
@@ -152,6 +171,32 @@ class _Batch:
             Tensor.realize(*computed)
         if stage:
             self.gradients[stage - 1, piece] = _moved(found[-1], self.pipeline.places[stage - 1]).detach()
+
+    def return_gradients(self) -> None:
+        """Add what the stages that parameters visited found to the gradients of these."""
+        for visiting, visitors in zip(self.pipeline.visiting, self.visitors, strict=True):
+            for p, visitor in zip(visiting, visitors, strict=True):
+                if visitor.grad is not None:
+                    gradient = visitor.grad.shard_like(p)
+                    p.grad = (gradient if p.grad is None else p.grad + gradient).realize()
+
+
+@contextmanager
+def _standing_for(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[None]:
+    """A block in which parameters stand for the values of others."""
+    own = [p.uop for p in parameters]
+    for p, other in zip(parameters, others, strict=True):
+        p.uop = other.uop
+    try:
+        yield
+    finally:
+        for p, uop in zip(parameters, own, strict=True):
+            p.uop = uop
+
+
+def _whole(x: Tensor, place: Devices) -> Tensor:
+    """A parameter where a stage is."""
+    return x.to(place) if isinstance(place, str) else x.shard(place)
 
 
 def _moved(x: Tensor, place: Devices) -> Tensor:

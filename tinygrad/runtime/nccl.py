@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tinygrad.device import Buffer, CompiledDevice
-from tinygrad.device.queue import GatheredCopy, TimelinePoint, raise_failures
+from tinygrad.device.queue import GatheredCopy, TimelinePoint, raise_failures, written_and_read
 from tinygrad.runtime.cuda import CudaContext, CUDADevice, driver
 from tinygrad.runtime.cuda import call as call_driver
 from tinygrad.runtime.null import NullAllocator
@@ -141,8 +141,8 @@ class ExchangeStream(StreamQueue):
         if taker is None:
             self.submit()
             return self.read_everywhere(target, source, offset, giver)
-        copy = GatheredCopy(target.device, source.device, target.root, source.root, (source, offset),
-                            target.size, target.dtype.name, target.nbytes, self.program)
+        copy = GatheredCopy(target.device, source.device, *written_and_read((target.root, source.root)),
+                            (source, offset), target.size, target.dtype.name, target.nbytes, self.program)
         if copy.conflicts(self.copies):
             self.submit()
         self.copies.append(copy)

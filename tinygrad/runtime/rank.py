@@ -33,7 +33,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tinygrad.device import Buffer, CompiledDevice
-from tinygrad.device.queue import CollectiveGroup, GatheredCopy, TimelinePoint, Timestamp, clock
+from tinygrad.device.queue import (
+    CollectiveGroup,
+    GatheredCopy,
+    TimelinePoint,
+    Timestamp,
+    clock,
+    written_and_read,
+)
 from tinygrad.runtime.cpu import CPUAllocator, CPUDevice, cpu_renderer
 from tinygrad.runtime.cpu_queue import HAND_OVER, HostQueue, Timeline
 from tinygrad.runtime.null import NullAllocator, NullDevice
@@ -378,21 +385,22 @@ class ExchangeQueue(HostQueue):
                 for point in awaited:
                     super().wait(point)
                 return super().copy(target, source, offset, sources) if taker in (own, None) else None
-            self.gather(target, source, offset, sources)
+            self.gather((target, source), target, source, offset, sources)
             takes_part = taker is None or own in (giver, taker)
             return TimelinePoint(self, self.pushed + 1, sources) if takes_part else None
 
-    def collective(self, group: CollectiveGroup, target: Buffer, source: Buffer, offset: int,
-                   sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
+    def collective(self, group: CollectiveGroup, buffers: Sequence[Buffer], target: Buffer, source: Buffer,
+                   offset: int, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         with self.lock:
-            self.gather(target, source, offset, sources, group)
+            self.gather(buffers, target, source, offset, sources, group)
             takes_part = self.world.rank in map(rank_of, group.devices)
             return TimelinePoint(self, self.pushed + 1, sources) if takes_part else None
 
-    def gather(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...],
-               group: CollectiveGroup | None = None) -> None:
+    def gather(self, buffers: Sequence[Buffer], target: Buffer, source: Buffer, offset: int,
+               sources: tuple[TimelinePoint, ...], group: CollectiveGroup | None = None) -> None:
         """Let this be part of the next exchange."""
-        copy = GatheredCopy(target.device, source.device, target.root, source.root, (source, offset),
+        written, read = written_and_read([buffer.root for buffer in buffers])
+        copy = GatheredCopy(target.device, source.device, written, read, (source, offset),
                             target.size, target.dtype.name, target.nbytes, self.program, group)
         if copy.conflicts(self.copies):
             self.submit()
