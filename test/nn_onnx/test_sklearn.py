@@ -16,6 +16,7 @@ from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import PCA
 from sklearn.ensemble import GradientBoostingRegressor, RandomForestClassifier
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.impute import KNNImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsRegressor
@@ -70,6 +71,17 @@ def test_clusters() -> None:
     labels, scores = exported(model, X)
     np.testing.assert_array_equal(labels, model.predict(X))
     np.testing.assert_allclose(scores, model.transform(X), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("neighbours", [2, 5])
+def test_values_that_are_missing(neighbours: int) -> None:
+    """Rows that lanes gather in sums of products, for all that they are compared with: one panel of lanes."""
+    rng = np.random.default_rng(0)
+    holes = rng.standard_normal((80, 5)).astype(np.float32)
+    holes[rng.random(holes.shape) < 0.2] = np.nan
+    model = KNNImputer(n_neighbors=neighbours).fit(holes)
+    made, = exported(model, holes)
+    np.testing.assert_allclose(made, model.transform(holes), rtol=1e-4, atol=1e-5)
 
 
 def test_the_trees_of_a_classifier_are_traced_before_its_maps() -> None:

@@ -49,7 +49,7 @@ class PanelChooser(LaneChooser):
                 if len(lanes) != 1 or reuse < STAGING_REUSE or not self.is_walked_badly(factor, lanes[0]):
                     continue
                 written_out = [r for r in node.ranges & factor.ranges if r.arg[1] is RangeKind.UNROLL]
-                taps = [r for r in node.closed_ranges if r in factor.ranges]
+                taps = [r for r in node.closed_ranges if r in factor.ranges and r not in lanes]
                 over = tuple(r.arg[0] for r in (*taps, *written_out, *lanes))
                 known = node.ranges & factor.ranges
                 if self.reuse_inside(known, node) < STAGING_REUSE:
