@@ -15,6 +15,7 @@ import numpy as np
 from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import ThreadedQueue
 from tinygrad.dtype import DType, dtypes
+from tinygrad.engine.replay import Values
 from tinygrad.graph.node_flags import MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Placement
@@ -26,8 +27,9 @@ from tinygrad.tensor.live import PendingWrites
 from tinygrad.tensor.modes import no_grad
 
 MISSED = object()
-"""In place of a result: the call is of another kind, or cannot run here and now; nothing was done."""
+"""In place of a result: the call is of another kind; nothing was done."""
 NO_INPUTS = Inputs(((), {}))
+NO_VALUES = Values({}, {})
 BUFFER, RESHAPE = Ops.BUFFER, Ops.RESHAPE
 
 
@@ -47,16 +49,18 @@ class RepeatedCall:
         self.guards = trace.guards
         self.arguments = [ArgumentKind(*tensor) for tensor in kind.tensors]
         self.modes = modes_of(kind)
-        command = trace.engine.one_command
+        self.engine, self.lasting = trace.engine, trace.no_gradients
+        command = self.engine.one_command
         assert command is not None
-        queue = Device[command.device].queue
-        assert isinstance(queue, ThreadedQueue)
-        self.command, self.queue = command, queue
-        taken = command.taken(trace.no_gradients)
-        slots = {place: memory for place, memory in trace.input_places}
-        slots.update((place, len(kind.tensors) + i) for i, place in enumerate(trace.fresh_places))
-        self.slots = [slots[place] for _, place in taken.open_arguments]
-        """for each address among the command's arguments, the memory: that of tensors, then of results"""
+        self.command, queue = command, Device[command.device].queue
+        self.queue = queue if isinstance(queue, ThreadedQueue) else None
+        """where this thread may do what is short"""
+        taken = command.taken(self.lasting)
+        self.slots = dict(trace.input_places)
+        """by place, the number of its memory among that of the tensors, and then of results"""
+        self.slots.update((place, len(kind.tensors) + i) for i, place in enumerate(trace.fresh_places))
+        self.addresses = [self.slots[place] for _, place in taken.open_arguments]
+        """the number of that memory, for each address among the command's arguments"""
         self.others: list[Buffer] = [buffer for buffer in taken.buffers if buffer is not None]
         """the command's own memory"""
         self.fresh = [trace.places[number] for number in trace.fresh_places]
@@ -80,20 +84,29 @@ class RepeatedCall:
                 return MISSED
         fresh = [place.new_buffer() for place in self.fresh]
         memory += fresh
-        for buffer in (*memory, *self.others):
-            uses = buffer.root.uses
-            if uses is not None and uses.before_writing():
-                return MISSED
-        command, queue = self.command, self.queue
-        with queue.lock:
-            if not queue.runs_here(command.seconds, ()):
-                return MISSED
-            addresses = np.array([memory[i].address for i in self.slots], np.int64)
-            queue.exec_list(command.kernels, command.changing, addresses, command.seconds)
-        command.count_run()
+        if not self.runs_here(memory):
+            self.engine({place: memory[i] for place, i in self.slots.items()}, self.lasting, NO_VALUES)
         places = self.fresh
         nodes = [node_over(places[i].placeholder, buffer) for i, buffer in enumerate(fresh)]
         return self.result([output.tensor_over(nodes[i]) for output, i in self.outputs])
+
+    def runs_here(self, memory: Sequence[Buffer]) -> bool:
+        """Run the command in this thread, if it is short, and its queue and memory are idle; whether that was
+        done."""
+        command, queue = self.command, self.queue
+        if queue is None or not queue.runs_here(command.seconds, ()):
+            return False
+        for buffer in (*memory, *self.others):
+            uses = buffer.root.uses
+            if uses is not None and uses.before_writing():
+                return False
+        with queue.lock:
+            if not queue.runs_here(command.seconds, ()):
+                return False
+            addresses = np.array([memory[i].address for i in self.addresses], np.int64)
+            queue.exec_list(command.kernels, command.changing, addresses, command.seconds)
+        command.count_run()
+        return True
 
     def memory_of(self, tensors: Sequence[Any]) -> list[Buffer] | None:
         """Where the arguments lie, each on its own; None for others than these calls have, and for such as
@@ -133,8 +146,8 @@ def repeated_call(kind: CallKind, trace: Trace) -> RepeatedCall | None:
 
 
 def is_repeatable(kind: CallKind, trace: Trace) -> bool:
-    """Whether calls take plain tensors, each with memory of its own on one device, and compute new ones of
-    them and of what the trace holds, as this thread can do at once."""
+    """Whether calls take plain tensors, each with memory of its own on one device, and one command computes
+    new ones of them and of what the trace holds."""
     count = len(kind.tensors)
     is_plain = kind.structure == plain_structure(count) and kind.same == tuple(range(count)) \
         and not any(layout is not None for layout in kind.layouts) \
@@ -142,8 +155,7 @@ def is_repeatable(kind: CallKind, trace: Trace) -> bool:
     if not trace.makes_only_results or not is_plain or trace.size_guards or trace.captured.other_uses:
         return False
     command = trace.engine.one_command
-    return command is not None and not command.variables \
-        and isinstance(Device[command.device].queue, ThreadedQueue)
+    return command is not None and not command.variables
 
 
 def modes_of(kind: CallKind) -> tuple[Any, ...]:
