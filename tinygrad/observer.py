@@ -99,9 +99,15 @@ class Observer:
     def kernel_run(self, kernel: Any, device: str, start: Any, end: Any) -> None:
         """A kernel was given to a queue between two timestamps of that."""
 
+    def replays(self, name: str, memory: Iterable[Any], lines: Iterable[tuple[int, ...]]) -> Any:
+        """A function's trace is replayed again and again: what `ran_at_once` takes for it, with no moments of
+        kernels. `memory` is what is allocated for results of these lines; `key` of what this returns says
+        whose it is."""
+
     def ran_at_once(self, observed: Any, began: float, times: Any, memory: Iterable[Any]) -> None:
-        """Tensors were computed by calls, from `began` until now: `times` has a moment before each kernel and
-        one after the last; `memory` is what was allocated for results and not told."""
+        """Tensors were computed by calls, or a trace was replayed, from `began` until now: `times` has a
+        moment before each kernel and one after the last; `memory` is what was allocated for results and not
+        told."""
 
     def list_watched(self, kernels: Any, device: str) -> None:
         """From now on `kernels.times` counts the runs of a list of kernels, which `kernels.sites` has."""

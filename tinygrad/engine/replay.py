@@ -66,9 +66,11 @@ class Place:
     def size(self) -> int:
         return int(self.placeholder.arg.size)
 
-    def new_buffer(self) -> Buffer:
+    def new_buffer(self, is_told: bool = True) -> Buffer:
+        """New memory, of which the observer is told unless somebody does so later."""
         spec = self.placeholder.arg
-        buffer = Buffer(spec.device, spec.size, self.placeholder.dtype).allocate(lines=self.lines)
+        buffer = Buffer(spec.device, spec.size, self.placeholder.dtype)
+        buffer.allocate(lines=self.lines, is_told=is_told)
         if self.content is not None:
             buffer.copyin(self.content.view(np.uint8).data)
         return buffer

@@ -143,7 +143,7 @@ class TinyJit(Generic[P, R]):
         if not JIT or Capture.current() is not None or is_transforming():
             return self.function(*bound, *args, **kwargs)
         with engine_lock:
-            if self.repeated is not None and not kwargs and observer.active is None and DEBUG.value < 2:
+            if self.repeated is not None and not kwargs and DEBUG.value < 2:
                 result = self.repeated(args, self.writes_pending)
                 if result is not MISSED:
                     return result  # type: ignore[no-any-return]  # what the function returned
@@ -158,7 +158,7 @@ class TinyJit(Generic[P, R]):
                 watcher = observer.active
                 began = clock() if watcher is not None else 0.0
                 try:
-                    self.repeated = repeated_call(kind, trace)
+                    self.repeated = repeated_call(self.name, kind, trace)
                     return trace.replay(inputs)  # type: ignore[no-any-return]  # what the function returned
                 finally:
                     if watcher is not None:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tinygrad import observer
 from tinygrad.device import Buffer, Device
-from tinygrad.device.queue import ThreadedQueue
+from tinygrad.device.queue import ThreadedQueue, clock
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine.replay import Values
 from tinygrad.graph.node_flags import MEMORY, WRITES
@@ -45,7 +46,10 @@ class ArgumentKind(NamedTuple):
 class RepeatedCall:
     """Calls of one kind whose trace computes new tensors alone."""
 
-    def __init__(self, kind: CallKind, trace: Trace) -> None:
+    def __init__(self, name: str, kind: CallKind, trace: Trace) -> None:
+        self.name = name
+        self.observed: Any = None
+        """what an observer knows of them"""
         self.guards = trace.guards
         self.arguments = [ArgumentKind(*tensor) for tensor in kind.tensors]
         self.modes = modes_of(kind)
@@ -72,6 +76,8 @@ class RepeatedCall:
     def __call__(self, tensors: Sequence[Any], writes_pending: bool) -> Any:
         """What such a call returns; MISSED, with nothing done, for any other. `writes_pending`: whether what
         is pending for other tensors is to be written first."""
+        watcher = observer.active
+        began = clock() if watcher is not None else 0.0
         modes = (Tensor.training, no_grad.state.depth > 0, Device.DEFAULT, dtypes.default_float,
                  dtypes.default_int, NOOPT.value != 0, ALLOW_TF32.value != 0)
         if modes != self.modes:
@@ -82,19 +88,26 @@ class RepeatedCall:
         for guard in self.guards:
             if not guard.holds(NO_INPUTS):
                 return MISSED
-        fresh = [place.new_buffer() for place in self.fresh]
+        fresh = [place.new_buffer(is_told=watcher is None) for place in self.fresh]
         memory += fresh
         if not self.runs_here(memory):
             self.engine({place: memory[i] for place, i in self.slots.items()}, self.lasting, NO_VALUES)
         places = self.fresh
         nodes = [node_over(places[i].placeholder, buffer) for i, buffer in enumerate(fresh)]
-        return self.result([output.tensor_over(nodes[i]) for output, i in self.outputs])
+        result = self.result([output.tensor_over(nodes[i]) for output, i in self.outputs])
+        if watcher is not None:
+            if self.observed is None or self.observed.key is not watcher.key:
+                self.observed = watcher.replays(self.name, fresh, [place.lines for place in places])
+            watcher.ran_at_once(self.observed, began, (), fresh)
+        return result
 
     def runs_here(self, memory: Sequence[Buffer]) -> bool:
         """Run the command in this thread, if it is short, and its queue and memory are idle; whether that was
         done."""
         command, queue = self.command, self.queue
         if queue is None or not queue.runs_here(command.seconds, ()):
+            return False
+        if observer.active is not None and not queue.times_lists:
             return False
         for buffer in (*memory, *self.others):
             uses = buffer.root.uses
@@ -138,10 +151,10 @@ class RepeatedCall:
         return found if len(set(map(id, storages))) == len(found) else None
 
 
-def repeated_call(kind: CallKind, trace: Trace) -> RepeatedCall | None:
-    """What repeats calls of this kind, which have this trace, if they are such."""
+def repeated_call(name: str, kind: CallKind, trace: Trace) -> RepeatedCall | None:
+    """What repeats calls of this kind to a function, which have this trace, if they are such."""
     if trace.repeated is None:
-        trace.repeated = RepeatedCall(kind, trace) if is_repeatable(kind, trace) else False
+        trace.repeated = RepeatedCall(name, kind, trace) if is_repeatable(kind, trace) else False
     return trace.repeated or None
 
 

@@ -74,8 +74,8 @@ class RunAtOnce(NamedTuple):
     track: int
     kernels: tuple[int, ...]
     """the site of each call"""
-    realize: int
-    """the site of computing tensors"""
+    around: int
+    """the site of all of it: tensors are computed, or a trace is replayed"""
     memory: tuple[Change, ...]
     """what memory for each result is"""
 
@@ -389,6 +389,11 @@ class Recorder(Observer):
         if len(runs) > MOST_RUNS:
             self.count()
 
+    def replays(self, name: str, memory: Iterable[Any], lines: Iterable[tuple[int, ...]]) -> Any:
+        changes = [self.memory.change(of[0] if of else self.lines.here(), buffer.device, buffer.nbytes)
+                   for buffer, of in zip(memory, lines, strict=True)]
+        return RunAtOnce(self.key, (), NOWHERE, (), self.site(Site("replay", name)), tuple(changes))
+
     def list_watched(self, kernels: Any, device: str) -> None:
         sites = np.array(self.kernel_sites(kernels.sites, device), np.int64)
         self.log.watch(self.track(device), sites, kernels.times, weakref.ref(kernels))
@@ -411,10 +416,10 @@ class Recorder(Observer):
             del self.runs_at_once[:len(runs)]
             events: list[float] = []
             allocated: list[float] = []
-            for (_, _, track, kernels, realize, memory), host, began, times, ended in runs:
+            for (_, _, track, kernels, around, memory), host, began, times, ended in runs:
                 for site, start, end in zip(kernels, times, times[1:], strict=False):
                     events += track, site, start, end
-                events += host, realize, began, ended
+                events += host, around, began, ended
                 for change in memory:
                     allocated += began, change.kind
             self.log.known += events
