@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -456,3 +457,17 @@ def a_decoder_that_stops_by_itself(compile: Compile) -> Any:
     found, n = decode(torch.randn(1, 6))
     found.backward()
     return found, n, of_parameters(cell)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_floats_of_eight_bits(dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        small = (x * 2).to(dtype)
+        return small, small.clone().reshape(3, 4).t(), small.float() + 1, (x.sum() * 100).to(dtype)
+
+    x = torch.tensor([0.1, -3.3, 447.9, 500, -1e5, math.inf, -math.inf, math.nan, 1e-3, -0.0, 17, 2.0 ** -9])
+    compiled = torch.compile(program, backend="tinygrad", fullgraph=True)
+    for _ in range(3):
+        for ours, theirs in zip(compiled(x), program(x), strict=True):
+            assert ours.dtype == theirs.dtype
+            torch.testing.assert_close(ours.float(), theirs.float(), rtol=0, atol=0, equal_nan=True)

@@ -220,7 +220,8 @@ def strides_in_memory(view: UOp) -> tuple[int, ...] | None:
 
 DTYPES = {dtype_of(dtype): dtype for dtype in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
-    torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool)}
+    torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool,
+    torch.float8_e4m3fn, torch.float8_e5m2)}
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:

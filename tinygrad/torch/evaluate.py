@@ -129,9 +129,13 @@ class GraphProgram:
         return [values[output] if isinstance(output, Node) else output for output in self.outputs]
 
 
+FLOAT8 = {torch.float8_e4m3fn: dtypes.fp8e4m3, torch.float8_e5m2: dtypes.fp8e5m2}
+"""Dtypes that have another name here."""
+
+
 def dtype_of(dtype: torch.dtype) -> DType:
     """Our dtype of PyTorch's."""
-    return to_dtype(str(dtype).removeprefix("torch."))
+    return FLOAT8.get(dtype) or to_dtype(str(dtype).removeprefix("torch."))
 
 
 def value_of(argument: Any, values: dict[Node, Any], kind: DType | None) -> Any:

@@ -10,6 +10,8 @@ from tinygrad.tensor import Tensor
 from tinygrad.torch.checks import require
 from tinygrad.torch.registry import enter_all, operator
 
+LAST_E4M3 = 448.0
+
 
 def tensor(x: Any, like: Tensor) -> Tensor:
     """`x`, where it is a number as a tensor of `like`'s dtype."""
@@ -126,6 +128,9 @@ def power(x: Any, y: Any) -> Tensor:
 
 
 def cast(x: Tensor, dtype: DType | None = None, **options: Any) -> Tensor:
+    """What is beyond the numbers of float8_e4m3fn is the last of them, as in PyTorch."""
+    if dtype is dtypes.fp8e4m3 and x.dtype is not dtype:
+        x = x.clip(-LAST_E4M3, LAST_E4M3)
     return x if dtype is None else x.cast(dtype)
 
 
