@@ -228,7 +228,7 @@ class Inputs:
     def realize(self, writes_pending: bool = True) -> None:
         """Give every input memory in which it lies in order; write what is pending for other tensors too."""
         todo = list(filter(is_to_compute, self.tensors))
-        if writes_pending and PendingWrites.may_exist():
+        if writes_pending and PendingWrites.exist():
             todo += pending_among(self.unrealized)
         if todo:
             todo[0].realize(*todo[1:])

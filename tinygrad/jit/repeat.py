@@ -83,7 +83,7 @@ class RepeatedCall:
         if modes != self.modes:
             return MISSED
         memory = self.memory_of(tensors)
-        if memory is None or (writes_pending and PendingWrites.may_exist()):
+        if memory is None or (writes_pending and PendingWrites.exist()):
             return MISSED
         for guard in self.guards:
             if not guard.holds(NO_INPUTS):

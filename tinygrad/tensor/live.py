@@ -54,16 +54,15 @@ class PendingWrites:
     """What is known of the writes that live tensors still show."""
 
     none_up_to = -1
-    """the number of ASSIGN nodes, up to which no live tensor was made of one"""
+    """the number of ASSIGN nodes when no live tensor showed memory that was still to be written"""
 
     @classmethod
-    def may_exist(cls) -> bool:
-        """Whether a live tensor shows memory that is still to be written, or is made of such. Looks at all
-        tensors only where a new ASSIGN node was made since it found none."""
+    def exist(cls) -> bool:
+        """Whether one does. Looks at all tensors only where an ASSIGN node was made since it found none."""
         count = Assignments.count
         if count == cls.none_up_to:
             return False
-        found = any([t._uop.flags & WRITES for reference in list(LIVE) if (t := reference()) is not None])
+        found = bool(pending_assignments())
         if not found:
             cls.none_up_to = count
         return found
