@@ -8,6 +8,7 @@ import pytest
 
 from tinygrad import Context, Device, GlobalCounters, Tensor, TinyJit
 from tinygrad.engine import immediate, realize, replay
+from tinygrad.jit.repeat import RepeatedCall
 
 
 @pytest.fixture
@@ -159,13 +160,15 @@ def test_a_failing_kernel_leaves_the_value_lazy(monkeypatch):
 
 def test_a_replay_that_only_makes_results_runs_at_once(monkeypatch):
     answers = []
-    original = replay.Replay.run_at_once
 
-    def run(*arguments):
-        answers.append(original(*arguments))
-        return answers[-1]
+    def watched(original):
+        def run(*arguments):
+            answers.append(original(*arguments))
+            return answers[-1]
+        return run
 
-    monkeypatch.setattr(replay.Replay, "run_at_once", run)
+    monkeypatch.setattr(replay.Replay, "run_at_once", watched(replay.Replay.run_at_once))
+    monkeypatch.setattr(RepeatedCall, "runs_here", watched(RepeatedCall.runs_here))
     w, state = number(5, 3, seed=9), number(5)
 
     @TinyJit
