@@ -58,8 +58,9 @@ class Observer:
 
     def at_once(self, calls: Any, template: Any, structure: Any) -> Any:
         """The calls of a template (`engine/immediate.py`) come next in this thread: what `ran_at_once` takes
-        for them, with the lines of this structure's nodes. It is the template's `observed`, too, and, from
-        `tells_lines` on, that of structures whose nodes have these lines."""
+        for them, with the lines of this structure's nodes; its `lines` are those of the first. It is the
+        template's `observed`, too, and, from `tells_lines` on, that of structures whose nodes have these
+        lines."""
 
     # --- schedules and kernels --------------------------------------------------------------------------
 

@@ -152,34 +152,29 @@ def test_pieces_are_those_of_sentencepiece(tmp_path, sentences, kind, model):
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_pieces_of_text_that_is_normalised_first(tmp_path, sentences):
+def unigrams(folder, sentences, metadata, **options):
+    """A unigram model that sentencepiece trains, and ours of its pieces; extra spaces are taken off."""
     library = pytest.importorskip("sentencepiece", reason="sentencepiece is in the extra test-models")
-    library.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_prefix=str(tmp_path / "m"),
+    library.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_prefix=str(folder / "m"),
                                        vocab_size=285, model_type="unigram", byte_fallback=True,
-                                       minloglevel=2)
-    reference = library.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
+                                       minloglevel=2, **options)
+    reference = library.SentencePieceProcessor(model_file=str(folder / "m.model"))
     places = range(reference.get_piece_size())
-    tokenizer = _from_gguf({
+    return reference, _from_gguf({
         "tokenizer.ggml.model": "t5", "tokenizer.ggml.unknown_token_id": 0,
         "tokenizer.ggml.tokens": [reference.id_to_piece(i) for i in places],
         "tokenizer.ggml.scores": [reference.get_score(i) for i in places],
-        "tokenizer.ggml.precompiled_charsmap": [0], "tokenizer.ggml.remove_extra_whitespaces": True})
+        "tokenizer.ggml.remove_extra_whitespaces": True, **metadata})
+
+
+def test_pieces_of_text_that_is_normalised_first(tmp_path, sentences):
+    reference, tokenizer = unigrams(tmp_path, sentences, {"tokenizer.ggml.precompiled_charsmap": [0]})
     for text in ["  the  light \n", "the\tstone", "\uff54\uff48\uff45 river\u00a0\u2167", ""]:
         assert tokenizer.encode(text) == reference.encode(text), text
 
 
 def test_pieces_of_text_whose_spaces_are_taken_off_and_nothing_else(tmp_path, sentences):
-    library = pytest.importorskip("sentencepiece", reason="sentencepiece is in the extra test-models")
-    library.SentencePieceTrainer.train(sentence_iterator=iter(sentences), model_prefix=str(tmp_path / "m"),
-                                       vocab_size=285, model_type="unigram", byte_fallback=True,
-                                       minloglevel=2, normalization_rule_name="identity")
-    reference = library.SentencePieceProcessor(model_file=str(tmp_path / "m.model"))
-    places = range(reference.get_piece_size())
-    tokenizer = _from_gguf({
-        "tokenizer.ggml.model": "t5", "tokenizer.ggml.unknown_token_id": 0,
-        "tokenizer.ggml.tokens": [reference.id_to_piece(i) for i in places],
-        "tokenizer.ggml.scores": [reference.get_score(i) for i in places],
-        "tokenizer.ggml.remove_extra_whitespaces": True})
+    reference, tokenizer = unigrams(tmp_path, sentences, {}, normalization_rule_name="identity")
     for text in ["  the  light ", "\t the stone\t", " \n the \n\n  river  \n ", "\n", "  "]:
         assert tokenizer.encode(text) == reference.encode(text), text
 

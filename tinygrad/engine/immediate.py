@@ -89,7 +89,8 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
             return False
         addresses[number] = memory.address
     if launch.inner:
-        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(lines=structure.lines or ())
+        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(
+            lines=() if observed is None else observed.lines)
         if arena.uses is not None and arena.uses.before_writing():
             return False
         addresses.update((number, arena.address + offset) for number, offset in launch.inner)

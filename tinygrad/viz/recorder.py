@@ -74,6 +74,8 @@ class RunAtOnce(NamedTuple):
     track: int
     kernels: tuple[int, ...]
     """the site of each call"""
+    lines: tuple[int, ...]
+    """those of the first call"""
     around: int
     """the site of all of it: tensors are computed, or a trace is replayed"""
     memory: tuple[Change, ...]
@@ -233,11 +235,11 @@ class Recorder(Observer):
             before, sites = template.node_lines, calls.sites
             if now != before:
                 sites = [(kernel, self.moved(lines, before, now, structure)) for kernel, lines in sites]
-            owner = sites[0][1][0] if sites[0][1] else self.lines.here()
-            memory = (self.memory.change(owner, device, size * dtype.itemsize)
+            lines = sites[0][1] or (self.lines.here(),)
+            memory = (self.memory.change(lines[0], device, size * dtype.itemsize)
                       for _, device, size, dtype in calls.visible)
             kernels = tuple(self.kernel_sites(sites, calls.device))
-            found = RunAtOnce(self.key, now, self.track(calls.device), kernels,
+            found = RunAtOnce(self.key, now, self.track(calls.device), kernels, lines,
                               self.site(Site("realize", "")), tuple(memory))
             self.at_once_of[id(calls), now] = calls, found
         template.observed = found
@@ -392,7 +394,7 @@ class Recorder(Observer):
     def replays(self, name: str, memory: Iterable[Any], lines: Iterable[tuple[int, ...]]) -> Any:
         changes = [self.memory.change(of[0] if of else self.lines.here(), buffer.device, buffer.nbytes)
                    for buffer, of in zip(memory, lines, strict=True)]
-        return RunAtOnce(self.key, (), NOWHERE, (), self.site(Site("replay", name)), tuple(changes))
+        return RunAtOnce(self.key, (), NOWHERE, (), (), self.site(Site("replay", name)), tuple(changes))
 
     def list_watched(self, kernels: Any, device: str) -> None:
         sites = np.array(self.kernel_sites(kernels.sites, device), np.int64)
@@ -416,7 +418,7 @@ class Recorder(Observer):
             del self.runs_at_once[:len(runs)]
             events: list[float] = []
             allocated: list[float] = []
-            for (_, _, track, kernels, around, memory), host, began, times, ended in runs:
+            for (_, _, track, kernels, _, around, memory), host, began, times, ended in runs:
                 for site, start, end in zip(kernels, times, times[1:], strict=False):
                     events += track, site, start, end
                 events += host, around, began, ended

@@ -176,9 +176,11 @@ class OnnxRunner:
         """What an input has to have in common with another to be given to the same trace: its value, where a
         run read that."""
         if name in self._read_inputs:
+            if isinstance(value, Tensor):  # its memory may be that of an array which somebody writes to
+                value = self._evaluator.as_array(value)
             if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
                 return value.shape, value.dtype, value.tobytes()
-            return (value.uop,) if isinstance(value, Tensor) else (object(),)
+            return (object(),)
         if isinstance(value, Tensor):
             if value.uop.has_sizes:
                 return (object(),)
