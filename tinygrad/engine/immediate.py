@@ -71,8 +71,8 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
     if type(launch) is not CommandList or launch.beam != BEAM.value:
         return False
     watcher = observer.active if began else None
-    observed = None if watcher is None else (
-        structure.observed or watcher.at_once(launch, template, structure))
+    observed = watcher and (structure.observed or watcher.at_once(launch, template, structure))
+    lines = observed.lines if observed else ()
     addresses = {}
     for number, node in enumerate(structure.buffers):
         memory = node.storage.buffer
@@ -89,8 +89,7 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
             return False
         addresses[number] = memory.address
     if launch.inner:
-        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(
-            lines=() if observed is None else observed.lines)
+        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(lines=lines)
         if arena.uses is not None and arena.uses.before_writing():
             return False
         addresses.update((number, arena.address + offset) for number, offset in launch.inner)
