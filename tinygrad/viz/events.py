@@ -158,13 +158,11 @@ class EventLog:
             self.settle_single()
             self.lists = [watched for watched in self.lists if self.settle_list(watched)]
 
-    def settle_single(self) -> None:
-        """The same, but for lists of kernels, which wait in less memory."""
+    def settle_single(self, more: Table = NONE) -> None:
+        """The same, but for lists of kernels, which wait in less memory; and count these events, too."""
         with self.lock:
             pending = [self.row_of(*self.pending.popleft()) for _ in range(len(self.pending))]
-            table = taken(self.known, 4)
-            if pending:
-                table = np.concatenate([table, pending])
+            table = np.concatenate([taken(self.known, 4), more, np.reshape(pending, (-1, 4))])
             if len(table):
                 table = table[np.argsort(table[:, 3], kind="stable")]
                 self.add(table[:, 1].astype(np.int64), 1, table[:, 3] - table[:, 2])

@@ -35,7 +35,7 @@ from tinygrad.viz.memory import ArenaRecord, Change, MemoryRecord
 
 MOST_SCHEDULES = 200
 MOST_RUNS = 2048
-"""Runs of short schedules that are not counted yet."""
+"""Runs at once that are not counted yet."""
 STAGES = frozenset({"plan", "render", "compile", "load", "search", "rewrite"})
 """Spans that are part of making a kernel."""
 SCHEDULING = ("partition", "schedule")
@@ -69,6 +69,8 @@ class RunAtOnce(NamedTuple):
 
     key: object
     """whose it is: the recorder's"""
+    number: int
+    """among the recorder's"""
     nodes: tuple[int, ...]
     """the lines of the nodes that are computed"""
     track: int
@@ -123,9 +125,11 @@ class Recorder(Observer):
         self.site_of: dict[Any, int] = {}
         self.at_once_of: dict[Any, tuple[Any, RunAtOnce]] = {}
         """by the id of a template's calls, which are kept, and the lines of nodes"""
-        self.runs_at_once: list[tuple[RunAtOnce, int, float, Sequence[float], float]] = []
-        """runs that are not counted yet: what ran, the thread's track, when it began, the moments around
-        kernels, and when it ended"""
+        self.all_at_once: list[RunAtOnce] = []
+        """by their numbers"""
+        self.runs_at_once: list[float] = []
+        """runs that are not counted yet, four numbers each, for these are nothing that Python's collector of
+        cycles walks: the thread's track, the number of what ran, when it began, and when it ended"""
         self.moves: dict[Any, tuple[tuple[int, ...], dict[int, int]]] = {}
         """by the lines of a graph: those of the last other graph of its structure, and which stands for
         which"""
@@ -239,8 +243,8 @@ class Recorder(Observer):
             memory = (self.memory.change(lines[0], device, size * dtype.itemsize)
                       for _, device, size, dtype in calls.visible)
             kernels = tuple(self.kernel_sites(sites, calls.device))
-            found = RunAtOnce(self.key, now, self.track(calls.device), kernels, lines,
-                              self.site(Site("realize", "")), tuple(memory))
+            found = self.run_at_once(Site("realize", ""), memory, now, lines, self.track(calls.device),
+                                     kernels)
             self.at_once_of[id(calls), now] = calls, found
         template.observed = found
         return found
@@ -380,21 +384,37 @@ class Recorder(Observer):
                 Site("kernel", record.name, record.number, lines))
         self.log.wait_for(self.track(device), site, start, end, Device[device].queue)
 
-    def ran_at_once(self, observed: Any, began: float, times: Any, memory: Iterable[Any]) -> None:
+    def run_at_once(self, around: Site, memory: Iterable[Change], nodes: tuple[int, ...] = (),
+                    lines: tuple[int, ...] = (), track: int = NOWHERE, kernels: tuple[int, ...] = ()
+                    ) -> RunAtOnce:
+        """What `ran_at_once` takes."""
+        site, changes = self.site(around), tuple(memory)
+        with self.log.lock:
+            found = RunAtOnce(self.key, len(self.all_at_once), nodes, track, kernels, lines, site, changes)
+            self.all_at_once.append(found)
+        return found
+
+    def ran_at_once(self, observed: Any, began: float, times: Iterable[float], memory: Iterable[Any]) -> None:
         track = self.local.track
         if track < 0:
             track = self.host_track()
         for change, buffer in zip(observed.memory, memory, strict=False):  # as many; to be asked takes time
             buffer.recorded = change
+        if times:
+            known, moments = self.log.known, iter(times)
+            start = next(moments)
+            for site, end in zip(observed.kernels, moments, strict=False):
+                known += observed.track, site, start, end
+                start = end
         runs = self.runs_at_once
-        runs.append((observed, track, began, times, clock()))
-        if len(runs) > MOST_RUNS:
+        runs += track, observed.number, began, clock()
+        if len(runs) > 4 * MOST_RUNS:
             self.count()
 
     def replays(self, name: str, memory: Iterable[Any], lines: Iterable[tuple[int, ...]]) -> Any:
         changes = [self.memory.change(of[0] if of else self.lines.here(), buffer.device, buffer.nbytes)
                    for buffer, of in zip(memory, lines, strict=True)]
-        return RunAtOnce(self.key, (), NOWHERE, (), (), self.site(Site("replay", name)), tuple(changes))
+        return self.run_at_once(Site("replay", name), changes)
 
     def list_watched(self, kernels: Any, device: str) -> None:
         sites = np.array(self.kernel_sites(kernels.sites, device), np.int64)
@@ -414,19 +434,17 @@ class Recorder(Observer):
         """Count what is known so far."""
         with self.log.lock:
             changes = taken(self.memory.changes, 2)  # before runs: they took what is given back here
-            runs = self.runs_at_once[:]
-            del self.runs_at_once[:len(runs)]
-            events: list[float] = []
-            allocated: list[float] = []
-            for (_, _, track, kernels, _, around, memory), host, began, times, ended in runs:
-                for site, start, end in zip(kernels, times, times[1:], strict=False):
-                    events += track, site, start, end
-                events += host, around, began, ended
-                for change in memory:
-                    allocated += began, change.kind
-            self.log.known += events
-            self.log.settle_single()
-            self.memory.count(np.concatenate([changes, taken(allocated, 2)]))
+            runs = taken(self.runs_at_once, 4)
+            numbers, places = np.unique(runs[:, 1].astype(np.int64), return_inverse=True)
+            found = [self.all_at_once[number] for number in numbers.tolist()]
+            allocated = [changes]
+            for i, kind in enumerate(found):
+                moments = runs[places == i, 2]
+                allocated += [np.stack([moments, np.full(len(moments), change.kind)], 1)
+                              for change in kind.memory]
+            runs[:, 1] = np.array([kind.around for kind in found], np.int64)[places]
+            self.log.settle_single(runs)
+            self.memory.count(np.concatenate(allocated))
 
     def settle(self) -> None:
         """Read the times of everything given so far, waiting for it, and count it."""
