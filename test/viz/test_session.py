@@ -357,6 +357,19 @@ def test_a_site_whose_name_leads_here_reads_nothing(host: str, status: int, page
         server.server_close()
 
 
+def test_the_size_of_a_page_can_be_asked_for(page: Path) -> None:
+    server = Server(0, [page])
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        request = urllib.request.Request(server.address + "one%20page.html", method="HEAD")
+        with urllib.request.urlopen(request, timeout=10) as response:
+            assert int(response.headers["Content-Length"]) == page.stat().st_size
+            assert response.read() == b""
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def test_a_port_in_use_is_said(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

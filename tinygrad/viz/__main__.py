@@ -62,6 +62,8 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.answer(200, known[name].read_text(encoding="utf-8"))
 
+    do_HEAD = do_GET
+
     def answer(self, status: int, text: str, kind: str = "text/html") -> None:
         body = text.encode()
         self.send_response(status)
@@ -69,7 +71,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing of each request."""

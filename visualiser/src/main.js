@@ -106,6 +106,7 @@ function watch() {
     if (document.hidden) return;
     try {
       const answer = await fetch(`${location.pathname}?changed`);
+      if (!answer.ok) return; // it is written anew: what is shown stays until it is there
       const now = await answer.text();
       if (known !== null && now !== known) location.reload();
       known = now;
