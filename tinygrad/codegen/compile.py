@@ -162,7 +162,7 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
     if len(keys) < 2 or BEAM:
         return
     interval = sys.getswitchinterval()
-    threads = ThreadPoolExecutor(max_workers=os.cpu_count())
+    threads = ThreadPoolExecutor(os.cpu_count(), "compile")
     started = []
     try:
         sys.setswitchinterval(min(interval, SWITCH_SECONDS))

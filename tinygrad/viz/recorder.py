@@ -351,8 +351,7 @@ class Recorder(Observer):
         if self.local.track < 0:
             thread = threading.current_thread()
             main = thread is threading.main_thread()
-            name = thread.name.replace("ThreadPoolExecutor-", "pool ")
-            self.local.track = self.track(HOST if main else f"{HOST} {name}")
+            self.local.track = self.track(HOST if main else f"{HOST} {thread.name}")
         return self.local.track
 
     def ran(self, kind: str, name: str, began: float, kernel: int = -1) -> None:
