@@ -96,3 +96,10 @@ def test_an_assertion_of_the_program_is_an_error() -> None:
     assert root(torch.tensor([4.0, 9.0])).tolist() == [2, 3]
     with pytest.raises(RuntimeError, match="a root of a negative number"):
         root(torch.tensor([4.0, -9.0]))
+
+
+def test_no_items_are_divided_by_zero() -> None:
+    run = torch.compile(lambda x, y: (x // 0, x % y, x.fmod(0), torch.triu_indices(5, 0)), backend=backend)
+    for rows in (0, 3):
+        x, y = torch.ones(rows, 0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+        assert [tuple(z.shape) for z in run(x, y)] == [(rows, 0)] * 3 + [(2, 0)]

@@ -32,7 +32,9 @@ def mul(x: Tensor, y: Any) -> Tensor:
 
 
 def divisor(x: Any, y: Any) -> Any:
-    """`y`, which is not to be 0 where both are integers."""
+    """`y`, which is not to be 0 where both are integers and something is divided."""
+    if isinstance(x, Tensor) and 0 in x.shape:
+        return y
     if isinstance(y, Tensor):
         if not y.dtype.is_float:
             require(y.ne(0).all(), RuntimeError("ZeroDivisionError"))
