@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -19,6 +20,11 @@ def all_ranges(nest: UOp) -> list[UOp]:
 def is_plain(r: UOp) -> bool:
     """True for a loop of a fixed number of iterations."""
     return r.arg[1] is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
+
+
+def iterations(ranges: Iterable[UOp]) -> int:
+    """How often what stands in these loops runs, at most."""
+    return math.prod(r.extent for r in ranges)
 
 
 def output_ranges(nest: UOp) -> frozenset[UOp]:

@@ -1,23 +1,25 @@
 """What every step of the cost model works with: the nest as it is now, the Opts taken so far, the machine.
 
 `lanes.py`, `panels.py` and `tiles.py` add the steps for cores, which `choose.py` puts in order;
-`choose_sides.py` and `choose_gpu.py` those for blocks of threads.
+`choose_tiles.py` and `choose_gpu.py` those for blocks of threads.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.loops import is_reduce_range
 from tinygrad.codegen.opt.merge import mergeable_pair
-from tinygrad.codegen.opt.opts import Merge, Opt, Split, Stage, Upcast, Vector
+from tinygrad.codegen.opt.opts import Merge, Opt, Split, Splitting, Stage, Swap, Upcast, Vector
 from tinygrad.codegen.opt.plan import apply_opt
 from tinygrad.codegen.opt.staging import stageable
-from tinygrad.codegen.ranges import is_plain, output_ranges
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, round_up
+from tinygrad.helpers import round_up
 from tinygrad.renderer.machine import Machine
 
 
@@ -47,10 +49,35 @@ class Chooser:
         self.nest = apply_opt(self.nest, opt)
         self.opts.append(opt)
 
-    def go_on_from(self, part: Chooser) -> None:
-        """What another chooser made of this one's nest, too."""
-        self.nest = part.nest
-        self.opts += part.opts
+    def new_ranges(self, opt: Opt) -> list[UOp]:
+        """Take an Opt; the ranges that it makes, the outermost loop last."""
+        before = set(all_ranges(self.nest))
+        self.take(opt)
+        return [r for r in all_ranges(self.nest) if r not in before]
+
+    def split(self, opt: Splitting) -> tuple[UOp, UOp | None]:
+        """Take a split; (the range inside, the loop left around it or None)."""
+        inside, *rest = self.new_ranges(opt)
+        around = [r for r in rest if r.arg[1] is RangeKind.LOOP]
+        return inside, around[-1] if around else None
+
+    def tiled(self, r: UOp, size: int) -> tuple[UOp, UOp | None]:
+        """`r` as (the range inside its tile, the loop over tiles or None)."""
+        return (r, None) if r.extent <= size else self.split(Split(r.arg[0], size))
+
+    def outer_after(self, opt: Splitting) -> int | None:
+        """Take a split; the identity of the loop left around it, None if no loop is left."""
+        around = self.split(opt)[1]
+        return None if around is None else around.arg[0]
+
+    def attempt(self, step: Callable[..., bool], *args: Any) -> bool:
+        """Whether a step of the plan could be taken; where not, the plan stays as it was."""
+        nest, count = self.nest, len(self.opts)
+        if step(*args):
+            return True
+        self.nest = nest
+        del self.opts[count:]
+        return False
 
     def merge_contiguous(self) -> None:
         """Loops that walk memory as one would, as one."""
@@ -63,27 +90,33 @@ class Chooser:
         while (found := loop_of_digits(self.nest, digit, least)) is not None:
             self.take(Split(*found))
 
-    def ranges(self) -> list[UOp]:
-        return [r for r in self.nest.toposort() if r.op is Ops.RANGE]
-
-    def new_ranges(self, opt: Opt) -> list[UOp]:
-        """The ranges that an Opt makes, the outermost loop last."""
-        before = set(self.ranges())
-        self.take(opt)
-        return sorted((r for r in self.ranges() if r not in before), key=lambda r: r.arg[0])
-
-    def identities(self) -> set[int]:
-        return {r.arg[0] for r in self.ranges()}
+    def move_inside(self, loop: UOp) -> None:
+        """All other loops of the first output around this one."""
+        for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
+            self.take(Swap(r.arg[0]))
 
     def stage(self, operand: UOp, over: Iterable[UOp], *tile: int) -> None:
         """Stage an operand of the contractions over these ranges, in shared memory for a `tile` of threads
         and on (the fields of `SharedTile`)."""
         self.take(Stage(stageable(self.nest).index(operand), tuple(r.arg[0] for r in over), *tile))
 
+    def accesses(self, along: UOp | None = None, op: Ops | None = None) -> list[MemoryAccess]:
+        """The accesses to memory: all, or those in the loop `along`, or the LOADs or STOREs among them."""
+        return [a for a in accesses_of(self.nest) if (along is None or along in a.ranges)
+                and (op is None or a.node.op is op)]
+
     def loads_of(self, value: UOp) -> list[MemoryAccess]:
         """The accesses to memory that `value` is made from."""
         inside = value.toposort()
-        return [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
+        return [a for a in self.accesses(op=Ops.LOAD) if a.node in inside]
+
+    def main_contraction(self) -> Contraction | None:
+        """The contraction with the most work that changes with every range of an output, none of which runs
+        in order: where one item follows from the one before, there is nothing to tile."""
+        outputs = [frozenset(s.closed_ranges) for s in self.nest.src
+                   if all(r.arg[1] is not RangeKind.IN_ORDER for r in s.closed_ranges)]
+        found = (c for n in self.nest.toposort() if n.ranges in outputs and (c := contraction_of(n)))
+        return max(found, key=lambda c: iterations(c.reduce.closed_ranges), default=None)
 
     def has_statistics(self) -> bool:
         """True if something is reduced once for each outer iteration, before the loops inside it run."""
@@ -94,13 +127,6 @@ class Chooser:
         inside = [store.toposort(stop=lambda n: not n.closed_below) for store in self.nest.src]
         return any(n.ranges < loops and n in below for loops, below in zip(outputs, inside, strict=True)
                    for n in reduces)
-
-    def outer_after(self, opt: Opt) -> int | None:
-        """Apply a split; the identity of the loop left around it, None if no loop is left."""
-        before = self.identities()
-        self.take(opt)
-        new = [r for r in self.ranges() if r.arg[0] not in before and r.arg[1] is RangeKind.LOOP]
-        return new[0].arg[0] if new else None
 
     def lanes(self) -> int:
         """Lanes of the kernel's widest common float: of what it stores."""
@@ -118,7 +144,7 @@ class Chooser:
 
     def width(self, lane: UOp) -> int:
         """Lanes of a vector along `lane`."""
-        return min(self.lanes(), 1 << (int(lane.extent).bit_length() - 1))
+        return min(self.lanes(), power_of_two(lane.extent))
 
     def can_vector(self, r: UOp) -> bool:
         if r.extent < 4 or r.arg[1] is not RangeKind.LOOP:
@@ -129,11 +155,16 @@ class Chooser:
 
     def lane_tile(self, lane: UOp, most: int) -> int:
         """`lane` as vectors, up to `most` of them side by side. Returns how many."""
-        outer = self.outer_after(Vector(lane.arg[0], self.width(lane)))
-        size = 1 if outer is None else tile_size(ceildiv(lane.extent, self.width(lane)), most)
+        _, outer = self.split(Vector(lane.arg[0], self.width(lane)))
+        size = 1 if outer is None else tile_size(outer.extent, most)
         if outer is not None and size > 1:
-            self.take(Upcast(outer, size))
+            self.take(Upcast(outer.arg[0], size))
         return size
+
+
+def power_of_two(number: int) -> int:
+    """The largest one that is not larger."""
+    return 1 << (number.bit_length() - 1)
 
 
 def loop_of_digits(nest: UOp, digit: Ops, least: int) -> tuple[int, int] | None:

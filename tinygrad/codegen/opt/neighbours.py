@@ -33,6 +33,7 @@ from tinygrad.codegen.opt.opts import (
     Upcast,
     Vector,
 )
+from tinygrad.codegen.opt.panels import panel_order
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.ranges import all_ranges, fresh_identity
@@ -174,13 +175,7 @@ def _added_stages(state: UOp) -> Iterator[Opt]:
                   and (is_reduce_range(state, r) or r.arg[1] is not RangeKind.LOOP)]
         for over in (inside, [r for r in inside if r.arg[1] is not RangeKind.LOOP]):
             if over:
-                yield Stage(number, over=tuple(r.arg[0] for r in sorted(over, key=_panel_order)))
-
-
-def _panel_order(r: UOp) -> tuple[int, int]:
-    """Panels lie in memory as they are walked: loops, then tiles, then lanes."""
-    kinds = (RangeKind.LOOP, RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.FRAGMENT)
-    return kinds.index(r.arg[1]), r.arg[0]
+                yield Stage(number, over=tuple(r.arg[0] for r in sorted(over, key=panel_order)))
 
 
 def _added_order(state: UOp) -> Iterator[Opt]:
