@@ -36,8 +36,7 @@ from tinygrad.codegen.opt.opts import (
     Upcast,
     Vector,
 )
-from tinygrad.codegen.opt.plan import Plan
-from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations
+from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations, reduces_in
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -80,18 +79,16 @@ class BlockChooser(AttentionChooser):
         self.wide: dict[int, int] = {}
         """loops over the items of one load, of the rows of sums, and how many these are"""
 
-    def plan(self) -> Plan:
+    def choose(self) -> None:
         if needs_order(self.nest):
-            return Plan()
+            return
         self.merge_contiguous()
-        if self.scatter_in_threads():
-            self.distribute()
-            return Plan(tuple(self.opts))
-        self.choose_threads()
+        is_scattered = self.scatter_in_threads()
+        if not is_scattered:
+            self.choose_threads()
         self.distribute()
-        if has_loose_bounds(self.nest):
+        if not is_scattered and has_loose_bounds(self.nest):
             self.take(Tighten())
-        return Plan(tuple(self.opts))
 
     def choose_threads(self) -> None:
         """What the threads of a block do of the kind of kernel that this is."""
@@ -143,13 +140,7 @@ class BlockChooser(AttentionChooser):
             around = (s.closed_ranges for s in self.nest.src if r in s.closed_ranges)
             taken = max(iterations(n for n in loops if n.arg[1] is RangeKind.LOCAL and n not in before)
                         for loops in around)
-            self.across_threads(r, budget // taken)
-
-    def across_threads(self, r: UOp | None, most: int) -> None:
-        """The innermost iterations of a loop, if there are several, across up to so many threads."""
-        threads = 1 if r is None else min(most, r.extent)
-        if r is not None and threads > 1:
-            self.take(Local(r.arg[0], threads))
+            self.take_runs(Local, r, min(budget // taken, r.extent))
 
     def loops_with_threads(self) -> frozenset[UOp]:
         """The loops of outputs that threads share already."""
@@ -236,9 +227,8 @@ class BlockChooser(AttentionChooser):
         if wanted > 1:
             rounds = max(ROW_ROUNDS, TILE_ITEMS // max(self.wide.values(), default=1))
             for r in all_ranges(self.nest):
-                at_once = min(rounds, power_of_two(r.extent))
-                if r.arg[0] >= first and is_plain(r) and at_once > 1:
-                    self.take(Unroll(r.arg[0], at_once))
+                if r.arg[0] >= first and is_plain(r):
+                    self.take_runs(Unroll, r, min(rounds, power_of_two(r.extent)))
         for lanes, width in self.wide.items():
             self.take(Vector(lanes, width))
 
@@ -338,8 +328,7 @@ class BlockChooser(AttentionChooser):
         if found is None or found.loop.extent <= REGISTER_ROW or not self.accesses(found.loop):
             return False
         known, rows = {found.largest, *(s.reduce for s in found.sums)}, found.largest.ranges
-        reduces = {n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges}
-        if reduces != known or any(n.ranges != rows for n in known):
+        if set(reduces_in(self.nest)) != known or any(n.ranges != rows for n in known):
             return False
         threads, width = self.machine.block_threads, self.access_width([found.loop])
         item = next(r for r in self.new_ranges(OnlineSoftmax(found.loop.arg[0], threads * TILE_ITEMS))
@@ -385,7 +374,7 @@ class BlockChooser(AttentionChooser):
         alone = all(len(n.src) == 2 for n in statistics)
         last = all(not own or s.closed_ranges[-1:] == tuple(own)
                    for own, s in zip(stored, self.nest.src, strict=True))
-        elsewhere = any(r in loops for n in self.nest.toposort() if n.op is Ops.REDUCE and n not in statistics
+        elsewhere = any(r in loops for n in reduces_in(self.nest) if n not in statistics
                         for r in n.closed_ranges)
         same = len({r.extent for r in loops}) == 1 and all(map(is_plain, loops))
         return list(loops) if alone and last and same and not elsewhere else []
@@ -430,9 +419,10 @@ class BlockChooser(AttentionChooser):
                      if outputs >= t * t * enough and min(column.extent, row.extent) >= t), 1)
         side = self.square_side()
         self.note("a tile of a thread", side=size, outputs=outputs, busy_with=size * size * enough)
-        columns, rows = self.register_tile(column, size), self.register_tile(row, size)
-        self.across_threads(columns, side)
-        self.across_threads(rows, threads // side)
+        tiles = [(self.register_tile(column, size), side), (self.register_tile(row, size), threads // side)]
+        for r, most in tiles:
+            if r is not None:
+                self.take_runs(Local, r, min(most, r.extent))
 
     def register_tile(self, r: UOp, size: int) -> UOp | None:
         """`r` with its innermost iterations in registers, as vectors where memory is contiguous along it.

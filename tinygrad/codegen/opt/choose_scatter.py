@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 
+from tinygrad.codegen.opt.access import lie_side_by_side
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.opts import Interchange, Scatter, Swap, Unroll, Vector
 from tinygrad.codegen.ranges import is_plain, iterations
@@ -59,17 +60,15 @@ class ScatterChooser(Chooser):
         """Take what adds up whole rows, where a sum walks across rows of memory that no cache holds and reads
         each item once; False if that is not so."""
         loops = self.nest.src[0].closed_ranges
-        if len(self.nest.src) > 1 or not loops or not self.machine.has_threads:
-            return False
-        loop = loops[-1]
         reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE]
-        if len(reduces) != 1 or len(reduces[0].closed_ranges) != 1 or reduces[0].ranges != frozenset(loops):
+        if len(self.nest.src) > 1 or not loops or not self.machine.has_threads or len(reduces) != 1 or \
+                len(reduces[0].closed_ranges) != 1 or reduces[0].ranges != frozenset(loops):
             return False
-        summed, read = reduces[0].closed_ranges[0], self.loads_of(reduces[0])
+        loop, (summed,), read = loops[-1], reduces[0].closed_ranges, self.loads_of(reduces[0])
         across = [a for a in read if a.step(summed) and a.ranges == frozenset((*loops, summed))]
         distance = PAGE_BYTES // reduces[0].dtype.itemsize
         if not is_plain(loop) or not is_plain(summed) or summed.extent < 4 * ROWS_TOGETHER or not across \
-                or any(a.step(loop) not in (0, 1) or a.step(summed) is None for a in read) \
+                or not lie_side_by_side(read, loop) or any(a.step(summed) is None for a in read) \
                 or not all(a.step(loop) == 1 and abs(a.step(summed) or 0) >= distance for a in across):
             return False
         moved = sum(a.node.dtype.itemsize for a in across) * iterations((*loops, summed))

@@ -12,15 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import TypeVar
 
 from tinygrad.codegen.contraction import Contraction, mask_of
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.loops import operands
-from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matrix_product, steps_by_one
+from tinygrad.codegen.opt.matrix import (
+    MatrixProduct,
+    are_of_every_store,
+    is_contiguous,
+    matrix_product,
+    steps_by_one,
+)
 from tinygrad.codegen.opt.opts import MMA, Local, Merge, Pad, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import iterations, output_ranges
+from tinygrad.codegen.ranges import iterations, output_ranges, reduces_in
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -28,7 +33,6 @@ from tinygrad.helpers import ALLOW_TF32, ceildiv
 from tinygrad.renderer.launch import ACCESS_BYTES
 from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
 
-_Choice = TypeVar("_Choice")
 LEAST_RUN = 8
 """Items that lie side by side, from which on rows of a tile go along them: an access of halves."""
 BLOCKS_TOGETHER = 8
@@ -92,19 +96,16 @@ class BlockTileChooser(Chooser):
     def outer_reduces(self) -> list[UOp]:
         """The REDUCEs that stand directly inside the outputs' loops."""
         outputs = self.outputs
-        return [n for n in self.nest.toposort()
-                if n.op is Ops.REDUCE and n.closed_ranges and n.ranges <= outputs]
+        return [n for n in reduces_in(self.nest) if n.ranges <= outputs]
 
     def is_tiled(self, contraction: Contraction) -> bool:
         """Take the Opts of the best tiles there are, if nothing else is reduced in the kernel: on a matrix
         unit that reads shared memory, on another one, in registers. False where there are none."""
-        if any(n.op is Ops.REDUCE and n.closed_ranges and n is not contraction.reduce
-               for n in self.nest.toposort()):
-            return False
-        return any(self.attempt(way, contraction)
-                   for way in (self.tile_in_shared, self.tile_on_unit, self.tile_in_registers))
+        ways = (self.tile_in_shared, self.tile_on_unit, self.tile_in_registers)
+        return reduces_in(self.nest) == [contraction.reduce] and \
+            any(self.attempt(way, contraction) for way in ways)
 
-    def ranked(self, choices: Sequence[_Choice]) -> _Choice | None:
+    def ranked(self, choices: Sequence[BlockTile]) -> BlockTile | None:
         """The best of these, which come first, but for as many better ones as are to be passed over."""
         return choices[min(self.rank, len(choices) - 1)] if choices else None
 
@@ -120,21 +121,19 @@ class BlockTileChooser(Chooser):
         range that is summed over by tiles: one of at least so many iterations along which an operand is
         contiguous, or the longest; all of them as one where none is as long."""
         stored = [s.src[0].src[1] for s in self.nest.src]
-        left_is_fast, right_is_fast = (any(steps_by_one(at, r) for at in stored for r in side)
-                                       for side in contraction.sides)
-        sides = contraction.sides[::-1] if left_is_fast and not right_is_fast else contraction.sides
+        are_fast = [any(steps_by_one(at, r) for at in stored for r in side) for side in contraction.sides]
+        sides = contraction.sides[::-1] if are_fast == [True, False] else contraction.sides
         m, n = (self.one_range(self.in_order_of_memory(contraction, side)) for side in sides)
         now = self.main_contraction()
         assert now is not None
-        summed, offsets = self.plain(now.reduce.closed_ranges), _offsets(now.reduce)
-        k = max(summed, key=lambda r: (r.extent >= least, any(steps_by_one(at, r) for at in offsets),
-                                       r.extent))
+        summed = self.plain(now.reduce.closed_ranges)
+        k = max(summed, key=lambda r: (r.extent >= least, is_contiguous([now.reduce], r), r.extent))
         return m, n, self.one_range(summed) if k.extent < least else k
 
     def in_order_of_memory(self, contraction: Contraction, side: Iterable[UOp]) -> list[UOp]:
         """The loops of a side, the one along which an operand lies in runs last: tiles are loaded by rows."""
-        loops, offsets = self.plain(side), _offsets(contraction.reduce)
-        runs = [r for r in loops if r.extent >= LEAST_RUN and any(steps_by_one(at, r) for at in offsets)]
+        loops = self.plain(side)
+        runs = [r for r in loops if r.extent >= LEAST_RUN and is_contiguous([contraction.reduce], r)]
         return sorted(loops, key=lambda r: r in runs[-1:])
 
     def one_range(self, loops: list[UOp]) -> UOp:
@@ -178,7 +177,7 @@ class BlockTileChooser(Chooser):
         several items along k of `swizzled` rows of their own; 0: where they do not."""
         operand = self.operand_along(side, k)
         widest = self.widest_access(source)
-        along = next((r for r in (k, side) if any(steps_by_one(at, r) for at in _offsets(operand))), None)
+        along = next((r for r in (k, side) if is_contiguous([operand], r)), None)
         over = (k, side) if along is side else (side, k)
         width = gcd(over[-1].extent, widest) if along is not None else 1
         swizzle: tuple[int, ...] = ()
@@ -338,8 +337,3 @@ def lies_along_k(operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:
             whole = all(step % width == 0 for own in steps for other, step in own.items() if other is not r)
             return r is k if whole and (r is k or r.extent >= items) else None
     return None
-
-
-def _offsets(value: UOp) -> list[UOp]:
-    """Where the loads below a value read."""
-    return [n.src[0].src[1] for n in value.toposort() if n.op is Ops.LOAD]

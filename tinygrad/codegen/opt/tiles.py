@@ -7,19 +7,18 @@ side through all stages of the kernel.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
-from tinygrad.codegen.opt.chooser import tile_size
+from tinygrad.codegen.opt.chooser import Alternative, tile_size
 from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.merge import loop_around
 from tinygrad.codegen.opt.opts import Merge, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.panels import MOST_VECTORS, STAGING_REUSE, PanelChooser, panel_order
-from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, output_ranges
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, output_ranges, reduces_in
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -175,22 +174,14 @@ class TileChooser(PanelChooser):
     def tile(self, contraction: Contraction) -> None:
         """The cheapest way to run a contraction: which range takes the lanes, and a tile of accumulators
         around it."""
-        ways: list[tuple[float, UOp, Callable[[], None]]] = []
-        for r in (*contraction.left, *contraction.right, *contraction.reduce.closed_ranges):
-            if r.extent >= 4 and r in contraction.reduce.closed_ranges:
-                ways.append((self.dot_cost(contraction, r), r, partial(self.tile_dot, contraction, r)))
-            elif r.extent >= 4:
-                product = along(contraction, r)
-                ways.append((self.outer_cost(product), r, partial(self.tile_outer, product)))
-        ways.sort(key=lambda way: (way[0], way[1].arg[0]))
-        self.note("a multiply-add, against 1 without lanes",
-                  **{f"r{r.arg[0]}_as_lanes": cost for cost, r, _ in ways})
-        if self.rank >= len(ways) or ways[self.rank][0] >= 1.0:
+        products = [along(contraction, r) for r in (*contraction.left, *contraction.right) if r.extent >= 4]
+        found = [(p.lane, self.outer_cost(p), partial(self.tile_outer, p)) for p in products]
+        found += [(r, self.dot_cost(contraction, r), partial(self.tile_dot, contraction, r))
+                  for r in contraction.reduce.closed_ranges if r.extent >= 4]
+        if not self.take_cheapest("a multiply-add, against 1 without lanes", [
+                Alternative(cost, (r.arg[0],), f"r{r.arg[0]}_as_lanes", take) for r, cost, take in found]):
             self.cost = 1.0
             self.vectorise_groups()
-            return
-        self.cost, _, take = ways[self.rank]
-        take()
 
     def items_read(self, operand: UOp) -> int:
         """Items of memory that an operand is made from."""
@@ -245,8 +236,8 @@ class TileChooser(PanelChooser):
         is_small = self.items_read(operand) <= self.machine.l2_bytes // SMALL_SHARE
         stage = not in_panels and (jumps or not is_small) and product.reuse >= STAGING_REUSE \
             and self.panel_fits(product, width)
-        order = next(n.closed_ranges for n in self.nest.toposort()
-                     if n.op is Ops.REDUCE and set(n.closed_ranges) == set(product.reduce.closed_ranges))
+        order = next(n.closed_ranges for n in reduces_in(self.nest)
+                     if set(n.closed_ranges) == set(product.reduce.closed_ranges))
         if stage and jumps:
             # The panel lies as what fills it: then whole rows of it are loaded, and transposed.
             source = self.loads_of(operand)[0]
@@ -261,10 +252,9 @@ class TileChooser(PanelChooser):
             side_by_side, outer = self.split(Upcast(outer.arg[0], size))
             staged.insert(0, side_by_side)
         if size == 1 and len(product.columns) > 1:
-            second = max((r for r in product.columns if r is not lane), key=lambda r: r.extent)
+            second = max(product.columns - {lane}, key=lambda r: (r.extent, -r.arg[0]))
             size = tile_size(second.extent, 3)
-            if size > 1:
-                self.take(Upcast(second.arg[0], size))
+            self.take_runs(Upcast, second, size)
         read_over = [r for r in order if r in operand.ranges]
         # where results lie across the lanes, tiles in turn write the same lines
         together = 1 if not stage or scatters else self.panels_together(product, outer, size)
@@ -274,8 +264,7 @@ class TileChooser(PanelChooser):
         rows = tile_size(row.extent, most_rows(self.machine, max(1, size)))
         self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.machine.registers,
                   uses_of_a_staged_item=float(product.reuse), staged=stage)
-        if rows > 1:
-            self.take(Upcast(row.arg[0], rows))
+        self.take_runs(Upcast, row, rows)
         over = tuple(r.arg[0] for r in (*read_over, *staged))
         if stage and self.stage_factor(product.which, over):
             self.fill_by_vectors()
@@ -394,30 +383,27 @@ class TileChooser(PanelChooser):
         self.take(Vector(lane.arg[0], self.width(lane)))
         for side in (contraction.left, contraction.right):
             longest = max(side, key=lambda r: (r.extent, r.arg[0]))
-            size = tile_size(longest.extent, 4)
-            if size > 1:
-                self.take(Upcast(longest.arg[0], size))
+            self.take_runs(Upcast, longest, tile_size(longest.extent, 4))
 
     def tile_rows(self, contraction: Contraction) -> None:
         """Several rows side by side in registers through every stage: what a row is multiplied with is read
         once for all of them."""
-        statistics = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges
-                      and n.ranges < contraction.reduce.ranges]
+        statistics = [n for n in reduces_in(self.nest) if n.ranges < contraction.reduce.ranges]
         rows = frozenset(contraction.reduce.ranges).intersection(*(n.ranges for n in statistics))
         products = (along(contraction, lane) for lane in (contraction.left | contraction.right) - rows
                     if lane.extent >= 4)
-        ways = sorted(((self.outer_cost(p), p.lane, row) for p in products for row in p.rows & rows),
-                      key=lambda way: (way[0], way[1].arg[0], self.row_rank(way[2])))
-        self.note("a multiply-add of rows, against 1 without lanes",
-                  **{f"r{lane.arg[0]}_as_lanes_of_r{row.arg[0]}": cost for cost, lane, row in ways})
-        if self.rank < len(ways) and ways[self.rank][0] < 1.0:
-            self.cost, lane, row = ways[self.rank]
-            size = self.lane_tile(lane, MOST_VECTORS)
-            count = tile_size(row.extent, most_rows(self.machine, size))
-            if count > 1:
-                self.take(Upcast(row.arg[0], count))
-            self.tile_cached_rows(max(1, min(MOST_VECTORS, most_accumulators(self.machine) // count)))
+        self.take_cheapest("a multiply-add of rows, against 1 without lanes", [
+            Alternative(self.outer_cost(p), (p.lane.arg[0], self.row_rank(row)),
+                f"r{p.lane.arg[0]}_as_lanes_of_r{row.arg[0]}", partial(self.tile_row, p.lane, row))
+            for p in products for row in p.rows & rows])
         self.vectorise_groups()
+
+    def tile_row(self, lane: UOp, row: UOp) -> None:
+        """Lanes along one range, and several rows along another one."""
+        size = self.lane_tile(lane, MOST_VECTORS)
+        count = tile_size(row.extent, most_rows(self.machine, size))
+        self.take_runs(Upcast, row, count)
+        self.tile_cached_rows(max(1, min(MOST_VECTORS, most_accumulators(self.machine) // count)))
 
     def tile_cached_rows(self, vectors: int) -> None:
         """Lanes along the rows of sums that are kept (the scores of attention), their other operand staged
