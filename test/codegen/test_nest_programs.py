@@ -24,7 +24,7 @@ from spaces import SIZES, Both, Space
 
 from tinygrad import Context, Device, Tensor
 from tinygrad.codegen import compile
-from tinygrad.codegen.opt import choose_attention, choose_gpu, choose_registers, choose_units
+from tinygrad.codegen.opt import choose_attention, choose_gpu, choose_tiles
 from tinygrad.dtype import to_dtype
 from tinygrad.schedule import cost, split_k
 
@@ -342,12 +342,10 @@ def as_if_large(patch: pytest.MonkeyPatch, seed: int) -> None:
     draw(choose_gpu, "TILE_ITEMS", 2, 4)
     draw(choose_gpu, "ROW_ROUNDS", 1, 2)
     draw(choose_attention, "LEAST_SIDE", 1, 2)
-    waste = random.choice((1.5, 20))
-    patch.setattr(choose_registers, "MOST_WASTE", waste)
-    patch.setattr(choose_units, "MOST_WASTE", waste)
-    draw(choose_registers, "DEPTH", 4)
-    tile = choose_registers.RegisterTile
-    draw(choose_registers, "TILES", (tile(16, 16, 4, 4), tile(8, 8, 4, 4)))
+    draw(choose_tiles, "MOST_WASTE", 20)
+    draw(choose_tiles, "DEPTH", 4)
+    tile = choose_tiles.BlockTile
+    draw(choose_tiles, "REGISTER_TILES", (tile(16, 16, 4, 4), tile(8, 8, 2, 2)))
     if random.random() < 0.3:
         patch.setattr(split_k, "KERNEL_BYTES", 0)
         draw(split_k, "MANY_ROWS", 4)

@@ -19,16 +19,17 @@ from tinygrad.codegen import compile as compiling
 from tinygrad.codegen import kernel_cache
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt import plan_cache, search
-from tinygrad.codegen.opt.choose import choose_plan
+from tinygrad.codegen.opt.choose import alternative_plans, choose_plan
 from tinygrad.codegen.opt.measure import Built, Workbench, agree, random_items, sample
 from tinygrad.codegen.opt.opts import OPTS, Accumulators, Opt, Thread, Unroll, Upcast, Vector
-from tinygrad.codegen.opt.plan import Plan
+from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.opt.plan_cache import keep_plan, kept_plan
 from tinygrad.codegen.opt.search import Search, kernel_key, searched_plan
 from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.records import decode, encode
 from tinygrad.graph.uop import UOp
+from tinygrad.renderer.machine import cores
 from tinygrad.store import DiskStore
 
 
@@ -105,6 +106,14 @@ def test_kernels_without_loops_and_with_variables_are_searched() -> None:
     with Context(BEAM=1, BEAM_SECONDS=0.3):
         assert (held(np.array([3.0], np.float32)).reshape(()) + 1).numpy() == 4.0
         assert 0 <= Tensor.rand(3).numpy().min() < 1
+
+
+def test_second_best_plans_of_attention_are_plans() -> None:
+    """What fills a row of scores is read in a loop inside the one that fills it: no hint is for that."""
+    query, key, value = (held(integers(1, 2, 1000, 128)) for _ in range(3))
+    nest = nest_of(query.scaled_dot_product_attention(key, value))
+    plans = [choose_plan(nest, cores()), *alternative_plans(nest, cores())]
+    assert len(plans) > 1 and all(apply_plan(nest, plan) is not nest for plan in plans)
 
 
 def test_a_device_that_computes_nothing_keeps_the_cost_models_plan() -> None:

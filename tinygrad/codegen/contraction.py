@@ -26,6 +26,10 @@ class Contraction:
         assert product is not None
         return product.src
 
+    @property
+    def sides(self) -> tuple[frozenset[UOp], frozenset[UOp]]:
+        return self.left, self.right
+
 
 def contraction_of(node: UOp) -> Contraction | None:
     """The contraction that a REDUCE is, if its two operands change with different outer ranges."""

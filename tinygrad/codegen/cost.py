@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tinygrad.codegen.prefix_sum import prefix_sums
+from tinygrad.codegen.ranges import iterations
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.device.host import seconds_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,13 @@ def estimate(nest: UOp, plain: bool = False) -> Estimate:
     carried = frozenset[UOp]() if plain else frozenset(p.reduce.src[1] for p in prefix_sums(nest))
     touched: dict[UOp, int] = {}
     for node in nest.toposort():
-        if node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index and not node.dtype.is_bool:
-            loops = node.ranges - carried - {scatter_loop.get(node)}
-            operations += int(prod(r.extent for r in loops)) * (2 if node.op is Ops.MULACC else 1)
-        elif node.op is Ops.REDUCE:
-            loops = (node.ranges | frozenset(node.closed_ranges)) - carried - {scatter_loop.get(node)}
-            operations += int(prod(r.extent for r in loops))
+        loops = node.ranges.union(node.closed_ranges)
+        if node.op is Ops.REDUCE or (node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index
+                                     and not node.dtype.is_bool):
+            counted = loops - carried - {scatter_loop.get(node)}
+            operations += iterations(counted) * (2 if node.op is Ops.MULACC else 1)
         elif node.op in (Ops.LOAD, Ops.STORE) and node.src[0].src[0].op is Ops.PARAM:
             memory = node.src[0].src[0]
-            loops = node.ranges | frozenset(node.closed_ranges)
-            items = min(memory.arg[1], int(prod(r.extent for r in loops)))
+            items = min(memory.arg[1], iterations(loops))
             touched[memory] = max(touched.get(memory, 0), items * memory.dtype.itemsize)
     return Estimate(operations, sum(touched.values()))

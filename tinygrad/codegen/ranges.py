@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -21,9 +22,19 @@ def is_plain(r: UOp) -> bool:
     return r.arg[1] is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
 
 
+def iterations(ranges: Iterable[UOp]) -> int:
+    """How often what stands in these loops runs, at most."""
+    return math.prod(r.extent for r in ranges)
+
+
 def output_ranges(nest: UOp) -> frozenset[UOp]:
     """The RANGEs of the outputs: those that STOREs close."""
     return frozenset(r for store in nest.src for r in store.closed_ranges)
+
+
+def reduces_in(value: UOp) -> list[UOp]:
+    """The REDUCEs that end loops in a value or nest, sources first."""
+    return [n for n in value.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
 
 
 def range_named(nest: UOp, identity: int) -> UOp:

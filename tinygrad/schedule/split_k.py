@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.indexing import range_extents
 from tinygrad.codegen.opt.choose_gpu import REGISTER_ROW, SECTOR_BYTES, WORD_BYTES
-from tinygrad.codegen.opt.choose_units import LEAST_SIDE
+from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod

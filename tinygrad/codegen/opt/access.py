@@ -5,6 +5,7 @@ same item again, any other step jumps.
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
@@ -45,6 +46,11 @@ def accesses_of(nest: UOp) -> list[MemoryAccess]:
             steps, irregular = steps_of(node.src[0].src[1])
             found.append(MemoryAccess(node, node.ranges | frozenset(node.closed_ranges), steps, irregular))
     return found
+
+
+def lie_side_by_side(accesses: Iterable[MemoryAccess], r: UOp) -> bool:
+    """True if each of these goes on by one item with `r`, or by none: what vectors along `r` want."""
+    return all(a.step(r) in (0, 1) for a in accesses)
 
 
 def index_uses(nest: UOp) -> list[UOp]:

@@ -1,16 +1,21 @@
-"""REDUCEs that the threads of a block do together.
+"""Loops that the threads of a block share: REDUCEs that they do together, rows that they keep in registers.
 
-Each thread reduces every n-th item into a register of its own. Where the lanes of a warp read each other's
-registers, one of them is left for each warp; the rest goes through shared memory, from where every thread
-reads them all, in a few steps where they are many. So all threads know the result, and go on with it.
+Each thread takes every n-th access of a loop, and reduces what it has into a register of its own. Where the
+lanes of a warp read each other's registers, one of them is left for each warp; the rest goes through shared
+memory, from where every thread reads them all, in a few steps where they are many. So all threads know the
+result, and go on with it.
+
+Softmax walks a row three times: for its largest item, for the sum of the exponentials, for the result. Where
+the loops of all three are one range, across threads and registers, each item is loaded once and each value
+computed once, for equal values in equal iterations are one node of the nest.
 """
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.predicate import identity_unless
+from tinygrad.codegen.predicate import identity_unless, mask_store
 from tinygrad.codegen.ranges import fresh_identity, output_ranges
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
@@ -22,39 +27,55 @@ MOST_SERIAL = 16
 
 
 @dataclass(frozen=True)
-class Group:
-    """Threads of a block that work together: their number among them, as LOCAL ranges."""
+class SharedLoop:
+    """What a loop becomes whose iterations threads of a block share: its counter, and the ranges of that."""
 
-    number: UOp
+    counter: UOp
+    rounds: UOp | None
+    """of each thread, one after the other or written out"""
     warps: UOp | None
-    """all of them, where lanes exchange nothing"""
+    """all threads, where lanes exchange nothing"""
     lanes: UOp | None
+    vector: UOp | None
+    mask: UOp | None
+    """where an iteration exists; None where each does"""
 
     @property
     def ranges(self) -> list[UOp]:
-        return [r for r in (self.warps, self.lanes) if r is not None]
+        return [r for r in (self.rounds, self.warps, self.lanes, self.vector) if r is not None]
 
-    def combined(self, value: UOp, op: Ops, identities: Iterator[int]) -> UOp:
-        """The values of all threads as one, which all of them know."""
-        if self.lanes is not None:
-            value = value.reduce_ranges(op, self.lanes)
-        return value if self.warps is None else _combined(value, op, self.warps, identities)
+    def reduced(self, node: UOp, value: UOp, others: Sequence[UOp], identities: Iterator[int]) -> UOp:
+        """`value` reduced as a REDUCE `node` does along the loop and others: what all threads know then."""
+        op = node.arg
+        if self.mask is not None:
+            value = identity_unless(self.mask, value, op)
+        own = [*others, *([] if self.rounds is None else [self.rounds])]
+        for loops in (own, *([r] for r in (self.vector, self.lanes) if r is not None)):
+            value = value.reduce_ranges(op, *loops) if loops else value
+        return value if self.warps is None else _through_memory(value, op, self.warps, identities)
 
 
-def group_of(threads: int, lanes: int, identities: Iterator[int]) -> Group:
-    """So many threads, of which up to `lanes` side by side exchange values. Raises ValueError where they are
-    no whole warps, or parts of one."""
+def shared_loop(extent: int, threads: int, lanes: int, identities: Iterator[int], width: int = 1,
+                kind: RangeKind = RangeKind.LOOP) -> SharedLoop:
+    """A loop shared by so many threads, of which up to `lanes` side by side exchange values, by accesses of
+    `width` items, in rounds that run as `kind`. Raises ValueError where the threads are no whole warps, or
+    parts of one, and where whole accesses do not make up the loop."""
     lanes = min(lanes, threads)
-    if lanes < 2:
-        whole = UOp.range(threads, next(identities), RangeKind.LOCAL)
-        return Group(whole, whole, None)
-    if threads % lanes or lanes & (lanes - 1):
+    if lanes > 1 and (threads % lanes or lanes & (lanes - 1)):
         raise ValueError(f"{threads} threads are no warps of {lanes} lanes")
-    lane = UOp.range(lanes, next(identities), RangeKind.LOCAL)
-    if threads == lanes:
-        return Group(lane, None, lane)
-    warp = UOp.range(threads // lanes, next(identities), RangeKind.LOCAL)
-    return Group(warp * lanes + lane, warp, lane)
+    if extent % width:
+        raise ValueError(f"a row of {extent} items is no multiple of {width}")
+
+    def made(count: int, kind: RangeKind) -> UOp | None:
+        return UOp.range(count, next(identities), kind) if count > 1 else None
+
+    zero, accesses = UOp.const(0, dtypes.index), extent // width
+    rounds = made(ceildiv(accesses, threads), kind)
+    lane, warp = made(lanes, RangeKind.LOCAL), made(threads // lanes, RangeKind.LOCAL)
+    vector = made(width, RangeKind.VECTOR)
+    number = (rounds or zero) * threads + ((warp or zero) * lanes + (lane or zero))
+    mask = number < accesses if accesses % threads else None
+    return SharedLoop(number * width + (vector or zero), rounds, warp, lane, vector, mask)
 
 
 def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
@@ -65,33 +86,48 @@ def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
     different places get loops of their own.
     """
     identities = itertools.count(fresh_identity(nest))
-    rounds = ceildiv(r.extent, threads)
     outputs = output_ranges(nest)
     closing = [n for n in nest.toposort() if n.op is Ops.REDUCE and r in n.closed_ranges]
     shared = [n for n in closing if n.ranges <= outputs] or closing
-    loops_at: dict[frozenset[UOp], tuple[UOp, Group]] = {}
+    loops_at: dict[frozenset[UOp], SharedLoop] = {}
     for node in shared:
         if node.ranges not in loops_at:
-            outer = UOp.range(rounds, next(identities)) if rounds > 1 else UOp.const(0, dtypes.index)
-            loops_at[node.ranges] = outer, group_of(threads, lanes, identities)
+            loops_at[node.ranges] = shared_loop(r.extent, threads, lanes, identities)
 
     def together(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node.with_sources(src)
         if node not in shared:
             return new
-        outer, group = loops_at[node.ranges]
-        counter = outer * threads + group.number
-        loops = [c for c in new.closed_ranges if c is not r] + ([outer] if rounds > 1 else [])
-        value = new.src[0].substitute({r: counter})
-        if r.extent % threads:
-            value = identity_unless(counter < r.extent, value, node.arg)
-        own = value.reduce_ranges(node.arg, *loops) if loops else value
-        return group.combined(own, node.arg, identities)
+        loop, others = loops_at[node.ranges], [c for c in new.closed_ranges if c is not r]
+        return loop.reduced(node, new.src[0].substitute({r: loop.counter}), others, identities)
 
     return nest.rebuild(together)
 
 
-def _combined(value: UOp, op: Ops, thread: UOp, identities: Iterator[int]) -> UOp:
+def row_in_registers(nest: UOp, loops: Sequence[UOp], threads: int, width: int, lanes: int) -> UOp:
+    """The nest with `loops`, which REDUCEs close alone and STOREs last, run by `threads` threads, each with
+    every n-th access of `width` items in registers; `lanes` threads side by side exchange values."""
+    identities = itertools.count(fresh_identity(nest))
+    row = shared_loop(loops[0].extent, threads, lanes, identities, width, RangeKind.UNROLL)
+    for r in loops:
+        if r.extent != loops[0].extent:
+            raise ValueError(f"loops of {r.extent} and of {loops[0].extent} items are not along one row")
+
+    def held(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        closed = node.closed_ranges
+        if not any(r in loops for r in closed):
+            return node.with_sources(src)
+        if node.op is Ops.REDUCE and len(node.src) == 2:
+            return row.reduced(node, src[0], (), identities)
+        if node.op is Ops.STORE and not any(r in loops for r in closed[:-1]):
+            new = node.replace(src=(*src[:-1], *row.ranges))
+            return new if row.mask is None else mask_store(new, row.mask)
+        raise ValueError(f"{node.op.name} closes other loops inside that along the row")
+
+    return nest.rebuild(held, done=dict.fromkeys(loops, row.counter))
+
+
+def _through_memory(value: UOp, op: Ops, thread: UOp, identities: Iterator[int]) -> UOp:
     """The values of all iterations of `thread` as one, through shared memory."""
     count = thread.extent
     memory = value.stage(next(identities), Memory.SHARED, thread)
@@ -103,4 +139,4 @@ def _combined(value: UOp, op: Ops, thread: UOp, identities: Iterator[int]) -> UO
     each = UOp.range(serial, next(identities), RangeKind.UNROLL)
     fewer = UOp.range(count // serial, next(identities), RangeKind.LOCAL)
     part = memory.index(each * fewer.extent + fewer).load().reduce_ranges(op, each)
-    return _combined(part, op, fewer, identities)
+    return _through_memory(part, op, fewer, identities)

@@ -18,11 +18,12 @@ from itertools import takewhile
 
 from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.cost import estimate
-from tinygrad.codegen.opt.access import accesses_of
+from tinygrad.codegen.opt.access import lie_side_by_side
 from tinygrad.codegen.opt.byte_dots import ByteDotChooser
 from tinygrad.codegen.opt.cached_rows import CachedRow
 from tinygrad.codegen.opt.choose_gpu import BlockChooser
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
+from tinygrad.codegen.opt.chooser import digits_of
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.lanes import JUMP_COST
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
@@ -44,11 +45,10 @@ from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.prefix_sum import prefix_sums
-from tinygrad.codegen.ranges import ACCUMULATING, is_plain
+from tinygrad.codegen.ranges import ACCUMULATING
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv
+from tinygrad.helpers import round_up
 from tinygrad.renderer.machine import Machine
 
 THREAD_WORK = 1 << 16
@@ -77,9 +77,9 @@ def alternative_plans(nest: UOp, machine: Machine, most: int = 3) -> list[Plan]:
 def estimated_plans(nest: UOp, machine: Machine, most: int = 3) -> dict[Plan, float | None]:
     """The plan that `choose_plan` gives and the alternatives to it, each with the cost of a multiply-add of
     its main contraction, in units of one without lanes; None where nobody estimates it."""
-    choosers = [_chooser(nest, machine, rank) for rank in range(most + 1)]
     found: dict[Plan, float | None] = {}
-    for chooser in choosers:
+    for rank in range(most + 1):
+        chooser = _chooser(nest, machine, rank)
         found.setdefault(chooser.plan(), chooser.cost)
     return found
 
@@ -102,18 +102,12 @@ def explain_plan(nest: UOp, machine: Machine) -> str:
     return "\n".join(f"  {note}" for note in dict.fromkeys(chooser.notes))
 
 
-def sum_of_digits(contraction: Contraction) -> tuple[int, int] | None:
-    """(a loop of a contraction's sum, a number that divides its iterations, by which these have quotients or
-    remainders where an operand lies: heads and their items); None where there is none."""
-    for factor in contraction.factors:
-        offset = linear_terms(factor.src[0].src[1]).terms if factor.op is Ops.LOAD else ()
-        for atom in offset:
-            if atom.op in (Ops.IDIV, Ops.MOD) and atom.src[1].op is Ops.CONST:
-                loop, divisor = atom.src
-                is_summed = loop in contraction.reduce.closed_ranges and is_plain(loop)
-                if is_summed and loop.extent % divisor.arg == 0:
-                    return loop.arg[0], divisor.arg
-    return None
+def split_of_sum(contraction: Contraction) -> Split | None:
+    """A split of a loop of a contraction's sum by whose quotients or remainders an operand lies; None where
+    there is none."""
+    offsets = (factor.src[0].src[1] for factor in contraction.factors if factor.op is Ops.LOAD)
+    return next((Split(loop.arg[0], divisor) for at in offsets for _, _, loop, divisor in digits_of(at)
+                 if loop in contraction.reduce.closed_ranges), None)
 
 
 def work_and_items(nest: UOp) -> int:
@@ -130,7 +124,7 @@ def _chooser(nest: UOp, machine: Machine, rank: int = 0) -> BlockChooser | CoreC
 class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
     """All steps for the cores of a CPU, in their order."""
 
-    def plan(self) -> Plan:
+    def choose(self) -> None:
         self.original_work = work_and_items(self.nest)
         self.split_along(Ops.MOD, self.lanes())
         if not prefix_sums(self.nest):  # a scan needs its loop whole in all outputs
@@ -143,7 +137,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         if not self.tile_byte_dots():
             if self.scatter_sums() or self.interchange_sums():
                 self.share_out()
-                return Plan(tuple(self.opts))
+                return
             if not is_chain:
                 self.choose_lanes()
         if has_loose_bounds(self.nest):
@@ -153,7 +147,6 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         for hint in prefetches(self.nest, self.machine):
             self.take(Prefetch(hint.loop.arg[0], hint.along.arg[0], hint.iterations))
         self.share_out()
-        return Plan(tuple(self.opts))
 
     def carry_scans(self) -> bool:
         """Running sums by a recurrence, without which each item is the sum of up to all. Where no loop has
@@ -166,9 +159,8 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             self.take(Scan(next(iter(loops_of_sums)).arg[0]))
         except ValueError:  # outputs need the loop at several places
             return False
-        accesses = accesses_of(self.nest)
-        loops = [r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
-        costs = {f"r{r.arg[0]}_as_lanes": self.lane_cost(r, accesses) for r in loops}
+        costs = {f"r{r.arg[0]}_as_lanes": self.lane_cost(r, self.accesses())
+                 for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP}
         self.note("an item of a recurrence, against 1 without lanes", **costs)
         around = list(takewhile(lambda r: r.arg[1] is RangeKind.LOOP, self.nest.src[0].closed_ranges))
         if not around or min(costs.values()) < CHAIN_COST:
@@ -182,8 +174,8 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         if contraction is None or self.has_statistics():
             self.cache_rows()
             contraction = self.main_contraction()
-        while contraction is not None and (found := sum_of_digits(contraction)) is not None:
-            self.take(Split(*found))
+        while contraction is not None and (split := split_of_sum(contraction)) is not None:
+            self.take(split)
             contraction = self.main_contraction()
         if contraction is None:
             self.vectorise_groups()
@@ -196,10 +188,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
 
     def cache_rows(self) -> None:
         """Cache the rows of values that are expensive to compute twice."""
-        while True:
-            worth = [(number, row) for number, row in numbered_rows(self.nest) if self.worth_caching(row)]
-            if not worth:
-                return
+        while worth := [found for found in numbered_rows(self.nest) if self.worth_caching(found[1])]:
             number, row = worth[0]
             self.take(Stage(number, (row.loop.arg[0],)))
 
@@ -207,9 +196,9 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         """True for a row that is expensive, fits the cache, and lies in memory as it is walked (or is summed
         up, or computed again more often than a jump costs)."""
         inside = row.computed
-        steps = [a.step(row.loop) for a in accesses_of(self.nest) if a.node in inside]
         small = row.loop.extent * row.value.dtype.itemsize <= self.machine.l2_bytes // 8
-        walked = row.has_reduce or all(step in (0, 1) for step in steps)
+        walked = row.has_reduce or lie_side_by_side((a for a in self.accesses() if a.node in inside),
+                                                    row.loop)
         self.note(f"a row along r{row.loop.arg[0]}", computed_again=row.repeats, expensive=row.is_expensive,
                   fits_cache=small, lies_as_walked=walked)
         return row.is_expensive and small and (walked or row.repeats > JUMP_COST)
@@ -218,18 +207,17 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         self.note("threads", work=self.original_work, least=THREAD_WORK, there_are=self.machine.threads)
         if not self.machine.has_threads or self.machine.threads < 2 or self.original_work < THREAD_WORK:
             return
-        stores = [s.closed_ranges for s in self.nest.src]
-        if any(not s for s in stores):
+        loops = [[r for r in s.closed_ranges if r.arg[1] is RangeKind.LOOP] for s in self.nest.src]
+        if not all(loops):
             return
-        loops = [[r for r in s if r.arg[1] is RangeKind.LOOP] for s in stores]
-        if any(not s for s in loops):
+        outermost, *others = dict.fromkeys(s[0] for s in loops)
+        if others:
+            if are_shared(self.nest, [outermost, *others]) and not writes_what_it_reads(self.nest):
+                self.take(Thread(outermost.arg[0], tuple(r.arg[0] for r in others),
+                                 SHARES_A_THREAD * self.machine.threads))
             return
-        if len({s[0] for s in loops}) > 1:
-            self.share_out_several(list(dict.fromkeys(s[0] for s in loops)))
-            return
-        outermost = loops[0][0]
         seconds = {s[1] if len(s) > 1 else None for s in loops}
-        second = next(iter(seconds)) if len(seconds) == 1 else None
+        second = seconds.pop() if len(seconds) == 1 else None
         few = outermost.extent < 2 * self.machine.threads or self.busy_share(outermost) < BUSY_ENOUGH
         if few and second is not None:
             if self.encloses_the_same(outermost, second):
@@ -240,24 +228,15 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
                 outermost = max(outermost, second, key=lambda r: (self.busy_share(r), fills or r.extent))
         self.take(Thread(outermost.arg[0]))
 
-    def share_out_several(self, loops: list[UOp]) -> None:
-        """Shares of each of the loops, where every one has outputs of its own and what they need inside."""
-        if are_shared(self.nest, loops) and not writes_what_it_reads(self.nest):
-            first, *others = (r.arg[0] for r in loops)
-            self.take(Thread(first, tuple(others), SHARES_A_THREAD * self.machine.threads))
-
     def busy_share(self, r: UOp) -> float:
         """How much of the time threads work that share out the iterations of `r`: none finishes before the
         one that has most of them."""
-        threads = self.machine.threads
-        return float(r.extent / (ceildiv(r.extent, threads) * threads))
+        return float(r.extent / round_up(r.extent, self.machine.threads))
 
     def encloses_the_same(self, outer: UOp, inner: UOp) -> bool:
         """True if nothing runs inside `outer` but outside `inner`."""
-        for node in self.nest.toposort():
-            if node.op in ACCUMULATING and (outer in node.ranges) != (inner in node.ranges):
-                return False
-        return True
+        return all((outer in n.ranges) == (inner in n.ranges) for n in self.nest.toposort()
+                   if n.op in ACCUMULATING)
 
     def fills_between(self, outer: UOp, inner: UOp) -> bool:
         """True if memory is filled for each iteration of `outer`: threads that share out `inner` would each

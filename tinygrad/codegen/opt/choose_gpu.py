@@ -11,14 +11,15 @@ outputs' loops goes across blocks.
 """
 from __future__ import annotations
 
-from tinygrad.codegen.contraction import Contraction, contraction_of
+from collections.abc import Sequence
+from math import gcd
+
+from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.kernel_fission import needs_order
-from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
+from tinygrad.codegen.opt.access import MemoryAccess, lie_side_by_side
 from tinygrad.codegen.opt.choose_attention import AttentionChooser
-from tinygrad.codegen.opt.choose_registers import RegisterChooser
-from tinygrad.codegen.opt.choose_sides import dividing
-from tinygrad.codegen.opt.choose_units import LEAST_SIDE, UnitChooser
-from tinygrad.codegen.opt.chooser import Chooser
+from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE
+from tinygrad.codegen.opt.chooser import power_of_two
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.merge import loop_around
 from tinygrad.codegen.opt.online_softmax import online_softmax_of
@@ -30,18 +31,16 @@ from tinygrad.codegen.opt.opts import (
     Row,
     Scatter,
     Split,
-    Swap,
     Tighten,
     Unroll,
     Upcast,
     Vector,
 )
-from tinygrad.codegen.opt.plan import Plan
-from tinygrad.codegen.ranges import is_plain, output_ranges
+from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations, reduces_in
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, prod
+from tinygrad.helpers import ceildiv
 from tinygrad.renderer.machine import Machine
 
 TILE = 4
@@ -69,10 +68,10 @@ def runs_as_fused_attention(nest: UOp, machine: Machine) -> bool:
     (`choose_attention.py`)."""
     chooser = BlockChooser(nest, machine)
     chooser.merge_contiguous()
-    return chooser.by_attention()
+    return chooser.fuse_attention()
 
 
-class BlockChooser(Chooser):
+class BlockChooser(AttentionChooser):
     """All steps for a grid of blocks."""
 
     def __init__(self, nest: UOp, machine: Machine, rank: int = 0) -> None:
@@ -80,86 +79,68 @@ class BlockChooser(Chooser):
         self.wide: dict[int, int] = {}
         """loops over the items of one load, of the rows of sums, and how many these are"""
 
-    def plan(self) -> Plan:
+    def choose(self) -> None:
         if needs_order(self.nest):
-            return Plan()
+            return
         self.merge_contiguous()
-        if self.scatter_in_threads():
-            self.distribute()
-            return Plan(tuple(self.opts))
+        is_scattered = self.scatter_in_threads()
+        if not is_scattered:
+            self.choose_threads()
+        self.distribute()
+        if not is_scattered and has_loose_bounds(self.nest):
+            self.take(Tighten())
+
+    def choose_threads(self) -> None:
+        """What the threads of a block do of the kind of kernel that this is."""
         reduces, statistics = self.outer_reduces(), self.statistics()
         contraction = None if statistics else self.main_contraction()
         if statistics:
-            if not self.by_attention() and not self.online_rows():
+            if not self.attempt(self.fuse_attention) and not self.online_rows():
                 self.share_rows(statistics)
         elif contraction is not None and self.is_thin(contraction):
             self.hold_short_side(contraction)
             self.share_outputs(self.outer_reduces())
         elif contraction is not None and self.outputs_fill(contraction):
-            if not any(self.by_tiles(kind, contraction) for kind in (UnitChooser, RegisterChooser)):
+            if not self.is_tiled(contraction):
                 self.tile(contraction)
-        elif reduces:
-            kept = len(self.loops_along(reduces)) > 1 and self.row_in_registers(reduces)
-            if not kept and not self.online_rows():
-                self.share_outputs(reduces)
-        else:
+        elif not reduces:
             self.share_items()
-        self.distribute()
-        if has_loose_bounds(self.nest):
-            self.take(Tighten())
-        return Plan(tuple(self.opts))
+        elif not (len(self.loops_along(reduces)) > 1 and self.row_in_registers(reduces)) and \
+                not self.online_rows():
+            self.share_outputs(reduces)
 
     # --- what the nest is made of ---------------------------------------------------------------------------
 
-    def output_ranges(self) -> frozenset[UOp]:
-        return output_ranges(self.nest)
-
-    def outer_reduces(self) -> list[UOp]:
-        """The REDUCEs that stand directly inside the outputs' loops."""
-        outputs = self.output_ranges()
-        return [n for n in self.nest.toposort()
-                if n.op is Ops.REDUCE and n.closed_ranges and n.ranges <= outputs]
-
     def statistics(self) -> list[UOp]:
         """The REDUCEs whose results several items of an output use."""
-        outputs = self.output_ranges()
-        return [n for n in self.outer_reduces() if n.ranges < outputs]
-
-    def main_contraction(self) -> Contraction | None:
-        """The contraction with the most work."""
-        found = [c for c in map(contraction_of, self.outer_reduces()) if c is not None]
-        return max(found, key=lambda c: prod(r.extent for r in c.reduce.closed_ranges), default=None)
+        return [n for n in self.outer_reduces() if n.ranges < self.outputs]
 
     def largest_access(self, inside: UOp) -> MemoryAccess | None:
         """The load below `inside` that runs most often."""
-        below = set(inside.toposort())
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in below]
-        return max(loads, key=lambda a: prod(r.extent for r in a.ranges), default=None)
+        return max(self.loads_of(inside), key=lambda a: iterations(a.ranges), default=None)
 
     def fastest_first(self, ranges: frozenset[UOp]) -> list[UOp]:
         """Ranges that may run across threads, those along which memory is contiguous first."""
-        accesses = accesses_of(self.nest)
+        accesses = self.accesses()
         order = {r: i for s in self.nest.src for i, r in enumerate(s.closed_ranges)}
 
-        def rank(r: UOp) -> tuple[float, int, int]:
+        def rank(r: UOp) -> tuple[int, int, int]:
             walked = (a for a in accesses if r in a.ranges and _is_next(a, r))
-            return -sum(float(prod(x.extent for x in a.ranges)) for a in walked), -order[r], r.arg[0]
+            return -sum(iterations(a.ranges) for a in walked), -order[r], r.arg[0]
 
-        return sorted((r for r in ranges if is_plain(r)), key=rank)
+        return sorted(filter(is_plain, ranges), key=rank)
 
     # --- threads --------------------------------------------------------------------------------------------
 
     def distribute_over_threads(self, ranges: frozenset[UOp], budget: int) -> None:
         """Up to `budget` threads of each output along `ranges`, the fastest first. Outputs may have loops in
         common: threads along these are threads of all of them."""
-        before = self.output_ranges()
+        before = self.outputs
         for r in self.fastest_first(ranges):
             around = (s.closed_ranges for s in self.nest.src if r in s.closed_ranges)
-            taken = max(prod(n.extent for n in loops if n.arg[1] is RangeKind.LOCAL and n not in before)
+            taken = max(iterations(n for n in loops if n.arg[1] is RangeKind.LOCAL and n not in before)
                         for loops in around)
-            threads = min(budget // taken, r.extent)
-            if threads > 1:
-                self.take(Local(r.arg[0], threads))
+            self.take_runs(Local, r, min(budget // taken, r.extent))
 
     def loops_with_threads(self) -> frozenset[UOp]:
         """The loops of outputs that threads share already."""
@@ -170,52 +151,55 @@ class BlockChooser(Chooser):
         """Every loop that encloses all there is to do for it goes across blocks."""
         while True:
             shared = (n for n in self.nest.toposort() if n.op is Ops.SCATTER)
-            inner = frozenset[UOp]().union(*(self.output_ranges() - n.ranges
-                                             for n in (*self.statistics(), *shared)))
-            loops = [r for r in self.output_ranges() - inner if is_plain(r)]
+            inner = frozenset[UOp]().union(*(self.outputs - n.ranges for n in (*self.statistics(), *shared)))
+            loops = [r.arg[0] for r in self.outputs - inner if is_plain(r)]
             if not loops:
                 return
-            self.take(Global(min(r.arg[0] for r in loops)))
+            self.take(Global(min(loops)))
+
+    def access_width(self, loops: Sequence[UOp]) -> int:
+        """Items that one access of a thread moves along these loops of one length, none of which is without
+        accesses: several where all of them lie side by side."""
+        walks = [(a, r) for r in loops for a in self.accesses(r)]
+        if any(a.step(r) not in (0, 1) for a, r in walks):
+            return 1
+        return gcd(loops[0].extent, min(self.machine.access_lanes(a.node.dtype) for a, _ in walks))
 
     # --- items ----------------------------------------------------------------------------------------------
 
     def share_items(self) -> None:
         """A thread for each item, or for four that lie side by side; a square of threads where items are
         written along one loop and read along another one."""
-        side = self.square_side()
         for number in range(len(self.nest.src)):
             ranges = frozenset(self.nest.src[number].closed_ranges)  # as other outputs have left them
-            if not all(map(is_plain, ranges)) or not ranges.isdisjoint(self.loops_with_threads()):
-                continue
-            tile = self.transposing(self.with_wide_accesses(ranges))
-            for r in tile or ():
-                self.take(Local(r.arg[0], min(side, r.extent)))
-        rest = self.output_ranges() - self.loops_with_threads()
-        self.distribute_over_threads(rest, self.machine.block_threads)
+            if all(map(is_plain, ranges)) and ranges.isdisjoint(self.loops_with_threads()):
+                for r in self.transposing(self.with_wide_accesses(ranges)):
+                    self.take(Local(r.arg[0], min(self.square_side(), r.extent)))
+        self.distribute_over_threads(self.outputs - self.loops_with_threads(), self.machine.block_threads)
 
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
         """`ranges` after the contiguous one became vectors, if that serves every access."""
         enough = self.machine.busy_blocks * self.machine.block_threads * ACCESS_LANES
-        self.note("items by vectors", items=int(prod(r.extent for r in ranges)), enough=enough)
-        if prod(r.extent for r in ranges) < enough or not self.fastest_first(ranges):
+        self.note("items by vectors", items=iterations(ranges), enough=enough)
+        fastest = self.fastest_first(ranges)[:1] if iterations(ranges) >= enough else []
+        if not fastest or not self.has_vectors(fastest[0]):
             return ranges
-        r = self.fastest_first(ranges)[0]
-        steps = [a.step(r) for a in accesses_of(self.nest) if r in a.ranges]
-        if r.extent % ACCESS_LANES or any(step not in (0, 1) for step in steps):
-            return ranges
-        before = self.output_ranges()
-        self.take(Vector(r.arg[0], ACCESS_LANES))
-        new = {n for n in self.output_ranges() - before if is_plain(n)}
-        return (ranges - {r}) | new
+        _, around = self.split(Vector(fastest[0].arg[0], ACCESS_LANES))
+        return ranges.difference(fastest).union([] if around is None else [around])
 
-    def transposing(self, ranges: frozenset[UOp]) -> tuple[UOp, UOp] | None:
+    def has_vectors(self, r: UOp) -> bool:
+        """Whether whole vectors along `r` serve every access."""
+        return r.extent % ACCESS_LANES == 0 and lie_side_by_side(self.accesses(r), r)
+
+    def transposing(self, ranges: frozenset[UOp]) -> tuple[UOp, ...]:
         """(the range along which stores are contiguous, another one along which a load is), if these
         differ."""
-        accesses = accesses_of(self.nest)
-        stored = next((r for a in accesses if a.node.op is Ops.STORE for r in ranges if a.step(r) == 1), None)
-        loaded = next((r for a in accesses if a.node.op is Ops.LOAD for r in ranges if a.step(r) == 1
-                       and stored is not None and a.step(stored) not in (0, 1)), None)
-        return None if stored is None or loaded is None else (stored, loaded)
+        stored = next((r for a in self.accesses(op=Ops.STORE) for r in ranges if a.step(r) == 1), None)
+        if stored is None:
+            return ()
+        loaded = next((r for a in self.accesses(op=Ops.LOAD) for r in ranges
+                       if a.step(r) == 1 and a.step(stored) not in (0, 1)), None)
+        return () if loaded is None else (stored, loaded)
 
     # --- reduces --------------------------------------------------------------------------------------------
 
@@ -224,8 +208,8 @@ class BlockChooser(Chooser):
         side by side; of those that walk columns, some are side by side to read whole sectors. Where they are
         few, each has several loads on their way at once."""
         block = self.machine.block_threads
-        outputs = frozenset(filter(is_plain, self.output_ranges()))
-        wanted = ceildiv(self.machine.blocks_at_once * block, int(prod(r.extent for r in outputs)))
+        outputs = frozenset(filter(is_plain, self.outputs))
+        wanted = ceildiv(self.machine.blocks_at_once * block, iterations(outputs))
         lies_in_rows = any(self.row_of(node) is not None for node in reduces)
         if wanted > 1:
             self.join_loops(reduces, min(wanted, block))
@@ -235,26 +219,23 @@ class BlockChooser(Chooser):
         itemsize = min((a.node.dtype.itemsize for a, _ in walked), default=1)
         least, most = (self.machine.warp_threads, block) if lies_in_rows else \
             (1, block * itemsize // SECTOR_BYTES)
-        group = max(1, min(max(least, _power_of_two(wanted)), most, _power_of_two(longest)))
+        group = max(1, min(max(least, power_of_two(wanted)), most, power_of_two(longest)))
         self.note("threads of a sum", length=longest, busy_with=wanted, at_most=most, taken=group)
         self.distribute_over_threads(outputs, block // group)
-        before = set(self.nest.toposort())
+        first = fresh_identity(self.nest)
         self.group_reduces(group)
         if wanted > 1:
-            new = [n for n in self.nest.toposort() if n.op is Ops.RANGE and n not in before]
             rounds = max(ROW_ROUNDS, TILE_ITEMS // max(self.wide.values(), default=1))
-            for r in filter(is_plain, new):
-                at_once = min(rounds, _power_of_two(r.extent))
-                if at_once > 1:
-                    self.take(Unroll(r.arg[0], at_once))
+            for r in all_ranges(self.nest):
+                if r.arg[0] >= first and is_plain(r):
+                    self.take_runs(Unroll, r, min(rounds, power_of_two(r.extent)))
         for lanes, width in self.wide.items():
             self.take(Vector(lanes, width))
 
     def row_of(self, node: UOp) -> UOp | None:
         """The innermost loop of a REDUCE, if something that it reads lies in rows along it."""
-        loops, below = [r for r in node.closed_ranges if is_plain(r)], set(node.toposort())
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in below]
-        return loops[-1] if loops and any(a.step(loops[-1]) == 1 for a in loads) else None
+        loops = [r for r in node.closed_ranges if is_plain(r)]
+        return loops[-1] if loops and any(a.step(loops[-1]) == 1 for a in self.loads_of(node)) else None
 
     def join_loops(self, nodes: list[UOp], threads: int) -> None:
         """All loops of each of these REDUCEs as one, for so many threads to share, whatever its parts are in
@@ -262,25 +243,18 @@ class BlockChooser(Chooser):
         for last, node in {node.closed_ranges[-1]: node for node in nodes}.items():
             if not is_plain(last):
                 continue
-            loop, width = last, self.load_width(node, threads)
+            loop, width = last, 1
+            if self.row_of(node) is last:  # enough loads have to be left for all threads
+                length = iterations(node.closed_ranges)
+                width = min(self.access_width([last]), power_of_two(max(1, length // threads)))
             if width > 1:
-                lanes, *outer = self.new_ranges(Split(last.arg[0], width))
-                self.wide[lanes.arg[0]], loop = width, outer[0] if outer else lanes
+                lanes, outer = self.split(Split(last.arg[0], width))
+                self.wide[lanes.arg[0]], loop = width, lanes if outer is None else outer
             while (around := loop_around(self.nest, loop)) is not None and is_plain(around):
                 if loop.arg[0] in self.wide:
                     loop = around
                 else:
                     loop, = self.new_ranges(Merge(around.arg[0], loop.arg[0]))
-
-    def load_width(self, node: UOp, threads: int) -> int:
-        """How many items of a row one load of a REDUCE takes, if that leaves enough of them for so many
-        threads."""
-        last = node.closed_ranges[-1]
-        accesses = [a for a in accesses_of(self.nest) if last in a.ranges]
-        if self.row_of(node) is not last or any(a.step(last) not in (0, 1) for a in accesses):
-            return 1
-        widest = min(self.machine.access_lanes(a.node.dtype) for a in accesses)
-        return dividing(last.extent, min(widest, _power_of_two(max(1, _length(node) // threads))))
 
     def shared_range(self, node: UOp) -> UOp | None:
         """The range of a REDUCE that threads share: long, and contiguous where one is."""
@@ -296,7 +270,7 @@ class BlockChooser(Chooser):
             found = (r for n in self.outer_reduces()
                      if n.ranges.isdisjoint(inside) and (r := self.shared_range(n)) is not None)
             r = next(found, None)
-            threads = 1 if r is None else min(group, _power_of_two(r.extent))
+            threads = 1 if r is None else min(group, power_of_two(r.extent))
             if r is None or threads < 2:
                 return
             self.take(Local(r.arg[0], threads, self.exchanging_lanes()))
@@ -311,21 +285,16 @@ class BlockChooser(Chooser):
         found = max(segment_sums(self.nest), key=lambda b: b.loop.extent, default=None)
         if found is None:
             return False
-        outputs = int(prod(r.extent for r in self.output_ranges()))
-        tile = min(MOST_OWN, _power_of_two(found.loop.extent),
-                   _power_of_two(max(1, outputs // LEAST_THREADS)))
+        tile = min(MOST_OWN, power_of_two(found.loop.extent),
+                   power_of_two(max(1, iterations(self.outputs) // LEAST_THREADS)))
         if tile < LEAST_OWN:
             return False
-        loop, inner = found.loop, found.inner(self.nest)
-        if tile < loop.extent:
-            before = self.output_ranges()
-            self.take(Split(loop.arg[0], tile))
-            loop = min(self.output_ranges() - before, key=lambda r: int(r.arg[0]))
-        if inner:
-            for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
-                self.take(Swap(r.arg[0]))
+        has_inner = bool(found.inner(self.nest))
+        loop, _ = self.tiled(found.loop, tile)
+        if has_inner:
+            self.move_inside(loop)
         self.take(Scatter(loop.arg[0], 1))
-        self.distribute_over_threads(self.output_ranges() - {loop}, self.machine.block_threads)
+        self.distribute_over_threads(self.outputs - {loop}, self.machine.block_threads)
         return True
 
     # --- rows -----------------------------------------------------------------------------------------------
@@ -334,20 +303,19 @@ class BlockChooser(Chooser):
         """A block for each row, or for several short ones; a thread where rows are shorter than a warp."""
         if self.row_in_registers(statistics):
             return
-        machine = self.machine
-        rows = frozenset(self.output_ranges()).intersection(*(n.ranges for n in statistics))
-        touched = frozenset[UOp]().union(*(n.ranges for n in statistics))
-        inner = self.output_ranges() - touched
+        block = self.machine.block_threads
+        rows = self.outputs.intersection(*(n.ranges for n in statistics))
+        inner = self.outputs.difference(*(n.ranges for n in statistics))
         shared = [r for n in statistics if (r := self.shared_range(n)) is not None]
-        longest = max([r.extent for r in shared] + [r.extent for r in inner if is_plain(r)], default=1)
-        if not shared and longest < machine.warp_threads:
-            self.distribute_over_threads(rows, machine.block_threads)
+        longest = max((r.extent for r in (*shared, *filter(is_plain, inner))), default=1)
+        if not shared and longest < self.machine.warp_threads:
+            self.distribute_over_threads(rows, block)
             return
-        group = min(machine.block_threads, _power_of_two(longest))
-        self.distribute_over_threads(rows, machine.block_threads // group)
+        group = min(block, power_of_two(longest))
+        self.distribute_over_threads(rows, block // group)
         outer = frozenset[UOp]().union(*(n.ranges for n in self.statistics()))
         self.group_reduces(group, inner)
-        outputs = self.output_ranges()
+        outputs = self.outputs
         inside = (n.ranges - outputs for n in self.nest.toposort() if not n.ranges.isdisjoint(inner))
         if not any(r.arg[1] is RangeKind.LOCAL for ranges in inside for r in ranges):
             self.distribute_over_threads(outputs - outer,
@@ -357,50 +325,38 @@ class BlockChooser(Chooser):
         """Rows that are too long for registers by tiles that are not, for their largest items and the sums
         weighted by these, if the nest has such and reduces nothing else."""
         found = online_softmax_of(self.nest)
-        if found is None or found.loop.extent <= REGISTER_ROW:
+        if found is None or found.loop.extent <= REGISTER_ROW or not self.accesses(found.loop):
             return False
         known, rows = {found.largest, *(s.reduce for s in found.sums)}, found.largest.ranges
-        reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
-        if set(reduces) != known or any(n.ranges != rows for n in known):
+        if set(reduces_in(self.nest)) != known or any(n.ranges != rows for n in known):
             return False
-        threads, before = self.machine.block_threads, set(self.nest.toposort())
-        accesses = [a for a in accesses_of(self.nest) if found.loop in a.ranges]
-        if not accesses:
-            return False
-        walked = all(a.step(found.loop) in (0, 1) for a in accesses)
-        widest = min(self.machine.access_lanes(a.node.dtype) for a in accesses)
-        width = dividing(found.loop.extent, widest) if walked else 1
-        self.take(OnlineSoftmax(found.loop.arg[0], threads * TILE_ITEMS))
-        item = next(n for n in self.nest.toposort() if n not in before and n.op is Ops.RANGE
-                    and n.arg[1] is RangeKind.UNROLL)
+        threads, width = self.machine.block_threads, self.access_width([found.loop])
+        item = next(r for r in self.new_ranges(OnlineSoftmax(found.loop.arg[0], threads * TILE_ITEMS))
+                    if r.arg[1] is RangeKind.UNROLL)
         self.take(Row((item.arg[0],), threads, width, self.exchanging_lanes()))
-        self.distribute_over_threads(self.output_ranges() - rows, threads)
+        self.distribute_over_threads(self.outputs - rows, threads)
         return True
 
     def row_in_registers(self, statistics: list[UOp]) -> bool:
         """The row in registers of a block, if its loops are of one length and the registers suffice."""
         loops = self.loops_along(statistics)
-        accesses = [a for r in loops for a in accesses_of(self.nest) if r in a.ranges]
+        accesses = [a for r in loops for a in self.accesses(r)]
         if not accesses:
             return False
-        items = loops[0].extent
-        walked = all(a.step(r) in (0, 1) for r in loops for a in accesses if r in a.ranges)
-        widest = min(self.machine.access_lanes(a.node.dtype) for a in accesses)
-        width = dividing(items, widest) if walked else 1
+        items, width = loops[0].extent, self.access_width(loops)
         values = len({a.node.src[0].src[0] for a in accesses if a.node.op is Ops.LOAD})
         threads = self.row_threads(items // width, ROW_ITEMS // (width * max(1, values)))
         self.note("a row in registers", items=items, at_once=width, values=values, threads=threads)
         if threads < 2:
             return False
-        outer = statistics[0].ranges
         self.take(Row(tuple(r.arg[0] for r in loops), threads, width, self.exchanging_lanes()))
-        self.distribute_over_threads(outer, self.machine.block_threads // threads)
+        self.distribute_over_threads(statistics[0].ranges, self.machine.block_threads // threads)
         return True
 
     def row_threads(self, accesses: int, most_rounds: int) -> int:
         """Threads for a row of so many accesses: a part of a warp for a short one, else enough for a few
         rounds each; 0 where `most_rounds` of all there are do not suffice."""
-        threads = max(min(self.machine.warp_threads, _power_of_two(accesses)),
+        threads = max(min(self.machine.warp_threads, power_of_two(accesses)),
                       1 << (ceildiv(accesses, ROW_ROUNDS) - 1).bit_length())
         while ceildiv(accesses, threads) > most_rounds and threads < self.machine.block_threads:
             threads *= 2
@@ -413,14 +369,13 @@ class BlockChooser(Chooser):
         outer = statistics[0].ranges
         if self.outer_reduces() != statistics or any(n.ranges != outer for n in statistics):
             return []
-        loops = dict.fromkeys(r for n in statistics for r in n.closed_ranges)
         stored = [[r for r in s.closed_ranges if r not in outer] for s in self.nest.src]
-        loops.update(dict.fromkeys(r for own in stored for r in own))
-        alone = all(len(n.src) == 2 for n in statistics) and all(len(own) < 2 for own in stored)
-        others = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n not in statistics]
-        elsewhere = any(r in loops for n in others for r in n.closed_ranges)
-        last = all(not own or s.closed_ranges[-1] is own[0]
+        loops = dict.fromkeys(r for own in (*(n.closed_ranges for n in statistics), *stored) for r in own)
+        alone = all(len(n.src) == 2 for n in statistics)
+        last = all(not own or s.closed_ranges[-1:] == tuple(own)
                    for own, s in zip(stored, self.nest.src, strict=True))
+        elsewhere = any(r in loops for n in reduces_in(self.nest) if n not in statistics
+                        for r in n.closed_ranges)
         same = len({r.extent for r in loops}) == 1 and all(map(is_plain, loops))
         return list(loops) if alone and last and same and not elsewhere else []
 
@@ -437,87 +392,48 @@ class BlockChooser(Chooser):
     def is_thin(self, contraction: Contraction) -> bool:
         """True for so few rows, or columns, that a thread has them all, and a sum that threads share."""
         return self.shared_range(contraction.reduce) is not None and \
-            prod(r.extent for r in _short_side(contraction)) < LEAST_SIDE
+            min(map(iterations, contraction.sides)) < LEAST_SIDE
 
     def hold_short_side(self, contraction: Contraction) -> None:
         """The few rows in registers of each thread: what they are multiplied with is loaded once for all."""
-        for r in sorted(filter(is_plain, _short_side(contraction)), key=lambda r: r.arg[0]):
+        short = min(contraction.sides, key=iterations)
+        for r in sorted(filter(is_plain, short), key=lambda r: r.arg[0]):
             self.take(Upcast(r.arg[0], r.extent))
 
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
-        enough = self.machine.busy_blocks * self.machine.warp_threads
-        self.note("outputs of a contraction", are=int(prod(r.extent for r in self.output_ranges())),
-                  busy_with=enough)
-        return prod(r.extent for r in self.output_ranges()) >= enough or \
-            self.shared_range(contraction.reduce) is None
-
-    def by_tiles(self, kind: type[UnitChooser | RegisterChooser], contraction: Contraction) -> bool:
-        """The contraction by tiles of blocks in shared memory, on a matrix unit or in registers, if that is
-        possible."""
-        chooser = kind(self, contraction.reduce)
-        chosen = chooser.choose()
-        if chosen:
-            self.go_on_from(chooser)
-        return chosen
-
-    def by_attention(self) -> bool:
-        """Two products with a softmax between them on a matrix unit, if that is possible."""
-        chooser = AttentionChooser(self)
-        chosen = chooser.choose()
-        if chosen:
-            self.go_on_from(chooser)
-        return chosen
+        enough, outputs = self.machine.busy_blocks * self.machine.warp_threads, iterations(self.outputs)
+        self.note("outputs of a contraction", are=outputs, busy_with=enough)
+        return outputs >= enough or self.shared_range(contraction.reduce) is None
 
     def tile(self, contraction: Contraction) -> None:
         """A tile of accumulators a thread, along the longest range of each operand."""
-        sides = [self.fastest_first(s) for s in (contraction.left, contraction.right)]
+        sides, threads = [self.fastest_first(s) for s in contraction.sides], self.machine.block_threads
         if not all(sides):
-            self.distribute_over_threads(self.output_ranges(), self.machine.block_threads)
+            self.distribute_over_threads(self.outputs, threads)
             return
         column, row = sorted((max(s, key=lambda r: (r.extent >= TILE, -s.index(r))) for s in sides),
-                             key=self.fastest_first(self.output_ranges()).index)
-        outputs = prod(r.extent for r in self.output_ranges())
-        enough = self.machine.busy_blocks * self.machine.warp_threads
+                             key=self.fastest_first(self.outputs).index)
+        outputs, enough = iterations(self.outputs), self.machine.busy_blocks * self.machine.warp_threads
         size = next((t for t in (TILE, TILE // 2)
                      if outputs >= t * t * enough and min(column.extent, row.extent) >= t), 1)
         side = self.square_side()
-        self.note("a tile of a thread", side=size, outputs=int(outputs), busy_with=size * size * enough)
-        columns = self.register_tile(column, size)
-        rows = self.register_tile(row, size)
-        threads = self.machine.block_threads
-        for r, most in ((columns, side), (rows, threads // side)):
-            if r is not None and r.extent > 1:
-                self.take(Local(r.arg[0], min(most, r.extent)))
+        self.note("a tile of a thread", side=size, outputs=outputs, busy_with=size * size * enough)
+        tiles = [(self.register_tile(column, size), side), (self.register_tile(row, size), threads // side)]
+        for r, most in tiles:
+            if r is not None:
+                self.take_runs(Local, r, min(most, r.extent))
 
     def register_tile(self, r: UOp, size: int) -> UOp | None:
         """`r` with its innermost iterations in registers, as vectors where memory is contiguous along it.
         Returns what is left of it."""
         if size < 2:
             return r
-        steps = [a.step(r) for a in accesses_of(self.nest) if r in a.ranges]
-        wide = size == ACCESS_LANES and r.extent % size == 0 and all(step in (0, 1) for step in steps)
-        before = self.output_ranges()
-        self.take((Vector if wide else Upcast)(r.arg[0], size))
-        return next((n for n in self.output_ranges() - before if is_plain(n)), None)
+        wide = size == ACCESS_LANES and self.has_vectors(r)
+        return self.split((Vector if wide else Upcast)(r.arg[0], size))[1]
 
 
 def _is_next(access: MemoryAccess, r: UOp) -> bool:
     """Whether neighbouring iterations of `r` access neighbouring items, or vectors of them."""
-    lanes = prod(x.extent for x in access.ranges if x.arg[1] is RangeKind.VECTOR and access.step(x) == 1)
-    return bool(access.step(r) == lanes)
-
-
-def _length(node: UOp) -> int:
-    """Items that a REDUCE adds up."""
-    return int(prod(r.extent for r in node.closed_ranges))
-
-
-def _short_side(contraction: Contraction) -> frozenset[UOp]:
-    """The ranges of the operand that has fewer rows, or columns."""
-    return min(contraction.left, contraction.right, key=lambda side: int(prod(r.extent for r in side)))
-
-
-def _power_of_two(number: int) -> int:
-    """The largest one that is not larger."""
-    return 1 << (number.bit_length() - 1)
+    return access.step(r) == iterations(x for x in access.ranges
+                                        if x.arg[1] is RangeKind.VECTOR and access.step(x) == 1)

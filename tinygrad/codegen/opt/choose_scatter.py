@@ -11,15 +11,15 @@ cache, and an addition for what is found: 2 * 4096 + 4096 / 16 if there is one t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
+from tinygrad.codegen.opt.access import lie_side_by_side
 from tinygrad.codegen.opt.chooser import Chooser
-from tinygrad.codegen.opt.opts import Interchange, Scatter, Split, Swap, Unroll, Vector
-from tinygrad.codegen.ranges import is_plain
+from tinygrad.codegen.opt.opts import Interchange, Scatter, Swap, Unroll, Vector
+from tinygrad.codegen.ranges import is_plain, iterations
 from tinygrad.codegen.segment_sum import SegmentSum, segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer.machine import Machine
 
 PASS_COST = 2.0
@@ -60,26 +60,23 @@ class ScatterChooser(Chooser):
         """Take what adds up whole rows, where a sum walks across rows of memory that no cache holds and reads
         each item once; False if that is not so."""
         loops = self.nest.src[0].closed_ranges
-        if len(self.nest.src) > 1 or not loops or not self.machine.has_threads:
-            return False
-        loop = loops[-1]
         reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE]
-        if len(reduces) != 1 or len(reduces[0].closed_ranges) != 1 or reduces[0].ranges != frozenset(loops):
+        if len(self.nest.src) > 1 or not loops or not self.machine.has_threads or len(reduces) != 1 or \
+                len(reduces[0].closed_ranges) != 1 or reduces[0].ranges != frozenset(loops):
             return False
-        summed, read = reduces[0].closed_ranges[0], self.loads_of(reduces[0])
+        loop, (summed,), read = loops[-1], reduces[0].closed_ranges, self.loads_of(reduces[0])
         across = [a for a in read if a.step(summed) and a.ranges == frozenset((*loops, summed))]
         distance = PAGE_BYTES // reduces[0].dtype.itemsize
         if not is_plain(loop) or not is_plain(summed) or summed.extent < 4 * ROWS_TOGETHER or not across \
-                or any(a.step(loop) not in (0, 1) or a.step(summed) is None for a in read) \
+                or not lie_side_by_side(read, loop) or any(a.step(summed) is None for a in read) \
                 or not all(a.step(loop) == 1 and abs(a.step(summed) or 0) >= distance for a in across):
             return False
-        moved = sum(a.node.dtype.itemsize for a in across) * _iterations((*loops, summed))
-        size = self.run_of(loop, _iterations(loops[:-1]))
+        moved = sum(a.node.dtype.itemsize for a in across) * iterations((*loops, summed))
+        size = self.run_of(loop, iterations(loops[:-1]))
         self.note("rows added to a row", bytes=moved, cache=self.machine.l2_bytes, run=size)
         if moved <= self.machine.l2_bytes or size * reduces[0].dtype.itemsize < LEAST_RUN:
             return False
-        if size < loop.extent:
-            loop, _ = self.split(loop, size)
+        loop, _ = self.tiled(loop, size)
         self.take(Unroll(summed.arg[0], ROWS_TOGETHER))
         self.take(Interchange(loop.arg[0], self.lanes()))
         self.take(Vector(loop.arg[0], self.width(loop)))
@@ -102,13 +99,11 @@ class ScatterChooser(Chooser):
         loop, inner, lanes = found.loop, self.added_together(found), self.lanes()
         part, rows = self.part_of_row(found), self.rows_at_once(found)
         if inner != found.inner(self.nest):  # passes of their own: all other loops around that of segments
-            for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
-                self.take(Swap(r.arg[0]))
-        if part < _iterations(inner):
-            _, around = self.split(inner[0], part)
+            self.move_inside(loop)
+        around = self.tiled(inner[0], part)[1] if inner else None
+        if around is not None:
             self.take(Swap(around.arg[0]))
-        if rows < loop.extent:
-            loop, _ = self.split(loop, rows)
+        loop, _ = self.tiled(loop, rows)
         dump_slots = DUMP_SLOTS if inner or ceildiv(found.loop.extent, rows) <= MOST_TILES else 0
         self.take(Scatter(loop.arg[0], lanes, dump_slots))
         last = self.nest.src[0].closed_ranges[-1]
@@ -122,27 +117,19 @@ class ScatterChooser(Chooser):
         inner = found.inner(self.nest)
         return inner if all(a.segment.ranges.isdisjoint(inner) for a in found.addends) else ()
 
-    def split(self, r: UOp, size: int) -> tuple[UOp, UOp]:
-        """(the loop inside a tile of so many iterations, the loop over tiles)."""
-        before = self.identities()
-        self.take(Split(r.arg[0], size))
-        made = (r for r in self.ranges() if r.arg[0] not in before)
-        inside, around = sorted(made, key=lambda r: int(r.arg[0]))
-        return inside, around
-
     def dense_cost(self, found: SegmentSum) -> float:
         """Vectors of comparisons that the REDUCE makes as it is."""
-        outputs = _iterations(found.reduce.ranges)
-        return outputs * _iterations(found.reduce.closed_ranges) * len(found.addends) / self.lanes()
+        outputs = iterations(found.reduce.ranges)
+        return outputs * iterations(found.reduce.closed_ranges) * len(found.addends) / self.lanes()
 
     def one_pass_cost(self, found: SegmentSum) -> float:
         """What the passes cost, in the same unit."""
-        inner, walked = self.added_together(found), _iterations(found.reduce.closed_ranges)
-        row = _iterations(inner)
+        inner, walked = self.added_together(found), iterations(found.reduce.closed_ranges)
+        row = iterations(inner)
         part = self.part_of_row(found)
         if part < row and len(inner) > 1:
             return math.inf  # only one loop can be cut into parts that leave room
-        outer = _iterations(found.reduce.ranges) / (found.loop.extent * row)
+        outer = iterations(found.reduce.ranges) / (found.loop.extent * row)
         passes = ceildiv(int(row), part) * ceildiv(found.loop.extent, self.rows_at_once(found))
         added, stored = walked * row / self.lanes(), found.loop.extent * row / self.lanes()
         return outer * len(found.addends) * (PASS_COST * (passes * walked + added) + OUTPUT_COST * stored)
@@ -151,18 +138,18 @@ class ScatterChooser(Chooser):
         """Items of the outputs' loops inside that one pass adds to: all, or as many as leave room for
         rows."""
         most = self.cached_items(found) // LEAST_ROWS
-        return min(int(_iterations(self.added_together(found))), max(self.lanes(), most))
+        return min(int(iterations(self.added_together(found))), max(self.lanes(), most))
 
     def rows_at_once(self, found: SegmentSum) -> int:
         """Iterations of the loop whose outputs fit the cache, and leave every thread some."""
         loops = self.nest.src[0].closed_ranges
         inside = (found.loop, *self.added_together(found))
-        around = _iterations([r for r in loops if r not in inside])
+        around = iterations([r for r in loops if r not in inside])
         parts = self.machine.threads if self.machine.has_threads and around < self.machine.threads else 1
         items = found.loop.extent * self.part_of_row(found)
         tiles = max(parts, ceildiv(items, self.cached_items(found)))
         near = ceildiv(items, self.items_in(int(CACHE_SHARE * self.machine.l2_bytes), found))
-        if PASS_COST * near * _iterations(found.reduce.closed_ranges) < OUTPUT_COST * items / self.lanes():
+        if PASS_COST * near * iterations(found.reduce.closed_ranges) < OUTPUT_COST * items / self.lanes():
             tiles = max(tiles, near)  # few sums among many places: what they cost is to walk those
         return min(found.loop.extent, max(2, ceildiv(found.loop.extent, tiles)))
 
@@ -172,7 +159,3 @@ class ScatterChooser(Chooser):
     def items_in(self, size: int, found: SegmentSum) -> int:
         """Places for all sums of so many bytes, one at least."""
         return size // (found.reduce.dtype.itemsize * len(found.addends)) + 1
-
-
-def _iterations(ranges: Iterable[UOp]) -> float:
-    return float(prod(r.extent for r in ranges))

@@ -1,24 +1,39 @@
 """What every step of the cost model works with: the nest as it is now, the Opts taken so far, the machine.
 
 `lanes.py`, `panels.py` and `tiles.py` add the steps for cores, which `choose.py` puts in order;
-`choose_sides.py` and `choose_gpu.py` those for blocks of threads.
+`choose_tiles.py` and `choose_gpu.py` those for blocks of threads.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
+from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.loops import is_reduce_range
 from tinygrad.codegen.opt.merge import mergeable_pair
-from tinygrad.codegen.opt.opts import Merge, Opt, Split, Stage, Upcast, Vector
-from tinygrad.codegen.opt.plan import apply_opt
+from tinygrad.codegen.opt.opts import Merge, Opt, Split, Splitting, Stage, Swap, Upcast, Vector
+from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import stageable
-from tinygrad.codegen.ranges import is_plain, output_ranges
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, output_ranges, reduces_in
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, round_up
+from tinygrad.helpers import round_up
 from tinygrad.renderer.machine import Machine
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One of several ways to run something."""
+
+    cost: float
+    order: tuple[Any, ...]
+    """decides among those of one cost"""
+    name: str
+    take: Callable[[], None]
+    """takes its Opts"""
 
 
 class Chooser:
@@ -36,6 +51,15 @@ class Chooser:
         self.notes: list[str] | None = None
         """what was decided and why, where someone wants to know"""
 
+    def plan(self) -> Plan:
+        """The plan that the steps make."""
+        self.choose()
+        return Plan(tuple(self.opts))
+
+    def choose(self) -> None:
+        """Take the Opts of all steps."""
+        raise NotImplementedError
+
     def note(self, what: str, **numbers: float) -> None:
         """Write down a decision and its numbers."""
         if self.notes is not None:
@@ -47,10 +71,51 @@ class Chooser:
         self.nest = apply_opt(self.nest, opt)
         self.opts.append(opt)
 
-    def go_on_from(self, part: Chooser) -> None:
-        """What another chooser made of this one's nest, too."""
-        self.nest = part.nest
-        self.opts += part.opts
+    def take_runs(self, kind: type[Splitting], r: UOp, size: int) -> None:
+        """Take a split of a range into runs of so many iterations, if these are several."""
+        if size > 1:
+            self.take(kind(r.arg[0], size))
+
+    def new_ranges(self, opt: Opt) -> list[UOp]:
+        """Take an Opt; the ranges that it makes, the outermost loop last."""
+        before = set(all_ranges(self.nest))
+        self.take(opt)
+        return [r for r in all_ranges(self.nest) if r not in before]
+
+    def split(self, opt: Splitting) -> tuple[UOp, UOp | None]:
+        """Take a split; (the range inside, the loop left around it or None)."""
+        inside, *rest = self.new_ranges(opt)
+        around = [r for r in rest if r.arg[1] is RangeKind.LOOP]
+        return inside, around[-1] if around else None
+
+    def tiled(self, r: UOp, size: int) -> tuple[UOp, UOp | None]:
+        """`r` as (the range inside its tile, the loop over tiles or None)."""
+        return (r, None) if r.extent <= size else self.split(Split(r.arg[0], size))
+
+    def outer_after(self, opt: Splitting) -> int | None:
+        """Take a split; the identity of the loop left around it, None if no loop is left."""
+        around = self.split(opt)[1]
+        return None if around is None else around.arg[0]
+
+    def attempt(self, step: Callable[..., bool], *args: Any) -> bool:
+        """Whether a step of the plan could be taken; where not, the plan stays as it was."""
+        nest, count = self.nest, len(self.opts)
+        if step(*args):
+            return True
+        self.nest = nest
+        del self.opts[count:]
+        return False
+
+    def take_cheapest(self, what: str, alternatives: Iterable[Alternative]) -> bool:
+        """Take the cheapest of these that cost less than 1, but for as many cheaper ones as are to be passed
+        over; False where there is none."""
+        ranked = sorted(alternatives, key=lambda one: (one.cost, one.order))
+        self.note(what, **{one.name: one.cost for one in ranked})
+        if self.rank >= len(ranked) or ranked[self.rank].cost >= 1.0:
+            return False
+        self.cost = ranked[self.rank].cost
+        ranked[self.rank].take()
+        return True
 
     def merge_contiguous(self) -> None:
         """Loops that walk memory as one would, as one."""
@@ -59,53 +124,54 @@ class Chooser:
 
     def split_along(self, digit: Ops, least: int = 2) -> None:
         """Loops along whose quotients (IDIV: channels that were shuffled) or remainders (MOD: weights in
-        panels) by a number memory lies, in runs of `least` items, as two."""
-        while (found := loop_of_digits(self.nest, digit, least)) is not None:
-            self.take(Split(*found))
+        panels) by a number what is loaded lies, in runs of `least` items, as two."""
+        while True:
+            outputs = output_ranges(self.nest)
+            found = ((loop, divisor) for a in self.accesses()
+                     for op, factor, loop, divisor in digits_of(a.node.src[0].src[1])
+                     if op is digit and factor == 1 and loop in outputs
+                     and (divisor if digit is Ops.MOD else loop.extent // divisor) >= least
+                     and not is_reduce_range(self.nest, loop))
+            loop, divisor = next(found, (None, 0))
+            if loop is None:
+                return
+            self.take(Split(loop.arg[0], divisor))
 
-    def ranges(self) -> list[UOp]:
-        return [r for r in self.nest.toposort() if r.op is Ops.RANGE]
-
-    def new_ranges(self, opt: Opt) -> list[UOp]:
-        """The ranges that an Opt makes, the outermost loop last."""
-        before = set(self.ranges())
-        self.take(opt)
-        return sorted((r for r in self.ranges() if r not in before), key=lambda r: r.arg[0])
-
-    def identities(self) -> set[int]:
-        return {r.arg[0] for r in self.ranges()}
+    def move_inside(self, loop: UOp) -> None:
+        """All other loops of the first output around this one."""
+        for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
+            self.take(Swap(r.arg[0]))
 
     def stage(self, operand: UOp, over: Iterable[UOp], *tile: int) -> None:
         """Stage an operand of the contractions over these ranges, in shared memory for a `tile` of threads
         and on (the fields of `SharedTile`)."""
         self.take(Stage(stageable(self.nest).index(operand), tuple(r.arg[0] for r in over), *tile))
 
+    def accesses(self, along: UOp | None = None, op: Ops | None = None) -> list[MemoryAccess]:
+        """The accesses to memory: all, or those in the loop `along`, or the LOADs or STOREs among them."""
+        return [a for a in accesses_of(self.nest) if (along is None or along in a.ranges)
+                and (op is None or a.node.op is op)]
+
     def loads_of(self, value: UOp) -> list[MemoryAccess]:
         """The accesses to memory that `value` is made from."""
         inside = value.toposort()
-        return [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
+        return [a for a in self.accesses(op=Ops.LOAD) if a.node in inside]
+
+    def main_contraction(self) -> Contraction | None:
+        """The contraction with the most work that changes with every range of an output, none of which runs
+        in order: where one item follows from the one before, there is nothing to tile."""
+        outputs = [frozenset(s.closed_ranges) for s in self.nest.src
+                   if all(r.arg[1] is not RangeKind.IN_ORDER for r in s.closed_ranges)]
+        found = (c for n in self.nest.toposort() if n.ranges in outputs and (c := contraction_of(n)))
+        return max(found, key=lambda c: iterations(c.reduce.closed_ranges), default=None)
 
     def has_statistics(self) -> bool:
         """True if something is reduced once for each outer iteration, before the loops inside it run."""
-        reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
-        outputs = [frozenset(store.closed_ranges) for store in self.nest.src]
-        if len(outputs) == 1 or not reduces:
-            return any(n.ranges < outputs[0] for n in reduces)
-        inside = [store.toposort(stop=lambda n: not n.closed_below) for store in self.nest.src]
-        return any(n.ranges < loops and n in below for loops, below in zip(outputs, inside, strict=True)
-                   for n in reduces)
-
-    def outer_after(self, opt: Opt) -> int | None:
-        """Apply a split; the identity of the loop left around it, None if no loop is left."""
-        before = self.identities()
-        self.take(opt)
-        new = [r for r in self.ranges() if r.arg[0] not in before and r.arg[1] is RangeKind.LOOP]
-        return new[0].arg[0] if new else None
+        return any(n.ranges < frozenset(s.closed_ranges) for s in self.nest.src for n in reduces_in(s))
 
     def lanes(self) -> int:
         """Lanes of the kernel's widest common float: of what it stores."""
-        sizes = [s.src[1].dtype.scalar for s in self.nest.src]
-        return min(self.machine.lanes(d) for d in sizes)
+        return min(self.machine.lanes(s.src[1].dtype.scalar) for s in self.nest.src)
 
     def written_bytes(self) -> int:
         """Bytes of the kernel's results."""
@@ -118,37 +184,35 @@ class Chooser:
 
     def width(self, lane: UOp) -> int:
         """Lanes of a vector along `lane`."""
-        return min(self.lanes(), 1 << (int(lane.extent).bit_length() - 1))
+        return min(self.lanes(), power_of_two(lane.extent))
 
     def can_vector(self, r: UOp) -> bool:
-        if r.extent < 4 or r.arg[1] is not RangeKind.LOOP:
-            return False
-        mixed = (n for n in self.nest.toposort() if r in n.ranges or r in n.closed_ranges)
-        around = (o for n in mixed for o in n.ranges | frozenset(n.closed_ranges))
-        return not any(o.arg[1] is RangeKind.VECTOR for o in around)
+        around = (n.ranges.union(n.closed_ranges) for n in self.nest.toposort())
+        return r.extent >= 4 and r.arg[1] is RangeKind.LOOP and \
+            not any(o.arg[1] is RangeKind.VECTOR for loops in around if r in loops for o in loops)
 
     def lane_tile(self, lane: UOp, most: int) -> int:
         """`lane` as vectors, up to `most` of them side by side. Returns how many."""
-        outer = self.outer_after(Vector(lane.arg[0], self.width(lane)))
-        size = 1 if outer is None else tile_size(ceildiv(lane.extent, self.width(lane)), most)
-        if outer is not None and size > 1:
-            self.take(Upcast(outer, size))
+        _, outer = self.split(Vector(lane.arg[0], self.width(lane)))
+        size = 1 if outer is None else tile_size(outer.extent, most)
+        if outer is not None:
+            self.take_runs(Upcast, outer, size)
         return size
 
 
-def loop_of_digits(nest: UOp, digit: Ops, least: int) -> tuple[int, int] | None:
-    """(a loop over outputs, a number by which its iterations have quotients or remainders that lie side by
-    side in what is loaded, `least` of them); None where there is none."""
-    outputs = output_ranges(nest)
-    for access in accesses_of(nest):
-        for atom, factor in linear_terms(access.node.src[0].src[1]).terms.items():
-            if atom.op is digit and factor == 1 and atom.src[0] in outputs and atom.src[1].op is Ops.CONST:
-                loop, divisor = atom.src
-                if not is_plain(loop) or loop.extent % divisor.arg or is_reduce_range(nest, loop):
-                    continue
-                if (divisor.arg if digit is Ops.MOD else loop.extent // divisor.arg) >= least:
-                    return loop.arg[0], divisor.arg
-    return None
+def power_of_two(number: int) -> int:
+    """The largest one that is not larger."""
+    return 1 << (number.bit_length() - 1)
+
+
+def digits_of(offset: UOp) -> Iterator[tuple[Ops, int, UOp, int]]:
+    """(IDIV or MOD, its factor, a loop, a number that divides its iterations) for each quotient and remainder
+    of a loop in an offset: heads and their items, channels that were shuffled, weights in panels."""
+    for atom, factor in linear_terms(offset).terms.items():
+        if atom.op in (Ops.IDIV, Ops.MOD) and atom.src[1].op is Ops.CONST and atom.src[0].op is Ops.RANGE:
+            loop, divisor = atom.src
+            if is_plain(loop) and loop.extent % divisor.arg == 0:
+                yield atom.op, factor, loop, divisor.arg
 
 
 def tile_size(extent: int, most: int) -> int:

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
-from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.matrix import MatrixProduct, matrix_product
-from tinygrad.codegen.opt.opts import MMA, Split, Upcast, Vector
+from tinygrad.codegen.opt.opts import MMA, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE
-from tinygrad.codegen.opt.tiles import TileChooser
+from tinygrad.codegen.opt.tiles import TileChooser, along
+from tinygrad.codegen.ranges import fresh_identity, iterations
 from tinygrad.codegen.transpose import interleaved_runs, jump_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer.matrix_units import ROW_BYTES, UNITS, MatrixUnit
 
 TILES = 2
@@ -33,36 +33,34 @@ COPY_CYCLES, TURN_CYCLES, ITEM_CYCLES = 1 / 12, 1 / 3, 2.0
 """An item copied into a panel by whole vectors, by vectors of a square that is turned, and by itself."""
 SQUARE = 16
 """Rows and lanes that are turned at once where no row of a tile is: 64 shuffles of 32 bytes."""
-Alternative = tuple[float, Callable[[], None]]
+WayOnUnit = tuple[float, Callable[[], None]]
 """Cycles of a multiply-add, and what takes the Opts."""
 
 
 class RowsUnitChooser(TileChooser):
     """Plans on such units, for the chooser of plans."""
 
-    def alternatives_by_rows(self, contraction: Contraction, unit: MatrixUnit) -> list[Alternative]:
+    def ways_by_rows(self, contraction: Contraction, unit: MatrixUnit) -> list[WayOnUnit]:
         """The cheapest way to run a contraction on the unit, if there is one."""
-        sides = (contraction.left, contraction.right)
         found = [matrix_product(contraction.reduce, unit, m, n, k)
-                 for rows, columns in (sides, sides[::-1]) for m in rows for n in columns
-                 for k in contraction.reduce.closed_ranges]
-        alternatives = [(self.cost_by_rows(p, unit), (p.m.arg[0], p.n.arg[0], p.k.arg[0]), p) for p in found
-                if p is not None and self.staging_reuse(contraction, p.n) >= STAGING_REUSE
-                and self.bytes_deep(p, unit) * TILES * unit.n <= 2 * self.machine.l2_bytes]
-        return [(cost, partial(self.take_by_rows, product, unit)) for cost, _, product in
-                sorted(alternatives, key=lambda alternative: alternative[:2])[:1]]
+                 for rows, columns in (contraction.sides, contraction.sides[::-1])
+                 for m in rows for n in columns for k in contraction.reduce.closed_ranges]
+        ways = [(self.cost_by_rows(p), (p.m.arg[0], p.n.arg[0], p.k.arg[0]), p) for p in found
+                if p is not None and along(contraction, p.n).reuse >= STAGING_REUSE
+                and self.bytes_deep(p) * TILES * unit.n <= 2 * self.machine.l2_bytes]
+        return [(cost, partial(self.take_by_rows, p)) for cost, _, p in sorted(ways, key=lambda w: w[:2])[:1]]
 
-    def bytes_deep(self, product: MatrixProduct, unit: MatrixUnit) -> int:
+    def bytes_deep(self, product: MatrixProduct) -> int:
         """Bytes of one column of a panel."""
-        return int(prod(r.extent for r in product.reduce.closed_ranges if r in product.b.ranges)
-                   * unit.source.itemsize)
+        summed = (r for r in product.reduce.closed_ranges if r in product.b.ranges)
+        return iterations(summed) * product.unit.source.itemsize
 
-    def panel_width(self, product: MatrixProduct, unit: MatrixUnit) -> int:
+    def panel_width(self, product: MatrixProduct) -> int:
         """Columns of a panel: it lies in half the L2 cache, and every thread gets some. Panels are of about
         one size, and end where the columns do or overlap."""
-        step, n = TILES * unit.n, product.n.extent
-        near = self.machine.l2_bytes // 2 // self.bytes_deep(product, unit)
-        others = prod(r.extent for r in product.reduce.ranges & product.b.ranges if r is not product.n)
+        step, n = TILES * product.unit.n, product.n.extent
+        near = self.machine.l2_bytes // 2 // self.bytes_deep(product)
+        others = iterations(r for r in product.reduce.ranges & product.b.ranges if r is not product.n)
         each = ceildiv(n * others, PANELS_A_THREAD * self.machine.threads)
         wanted = max(step, min(near, max(each, NARROWEST_PANEL), WIDEST_PANEL) // step * step)
         panels = ceildiv(n, wanted)
@@ -70,66 +68,61 @@ class RowsUnitChooser(TileChooser):
             panels = 2
         return round_up(ceildiv(n, panels), step)
 
-    def cost_by_rows(self, product: MatrixProduct, unit: MatrixUnit) -> float:
+    def cost_by_rows(self, product: MatrixProduct) -> float:
         """Cycles of a multiply-add: of the unit, of the panels that are filled for it, of the results that
         come from memory."""
-        m, n, k, reduce = product.m, product.n, product.k, product.reduce
+        m, n, k, reduce, unit = product.m, product.n, product.k, product.reduce, product.unit
         deep = round_up(k.extent, unit.k) / k.extent
         beyond = round_up(m.extent, unit.m) / m.extent * round_up(n.extent, unit.n) / n.extent
-        uses = prod(r.extent for r in reduce.ranges - product.b.ranges)
+        uses = iterations(reduce.ranges - product.b.ranges)
         cost = deep * (beyond / unit.rate + self.filling_cost(product.b, n, k) / uses)
-        if not self.reads_rows(product, unit):
-            uses = prod(r.extent for r in reduce.ranges - product.a.ranges)
-            if not self.is_near(product, unit):
-                uses = min(uses, self.panel_width(product, unit))
+        if not self.reads_rows(product):
+            uses = iterations(reduce.ranges - product.a.ranges)
+            if not self.is_near(product):
+                uses = min(uses, self.panel_width(product))
             cost += deep * self.filling_cost(product.a, k, m) / uses
-        of_result = sum(COPY_CYCLES if a.step(n) == 1 else ITEM_CYCLES for a in self.stores())
-        return float(cost + beyond * of_result / prod(r.extent for r in reduce.closed_ranges))
+        of_result = sum(COPY_CYCLES if a.step(n) == 1 else ITEM_CYCLES for a in self.accesses(op=Ops.STORE))
+        return float(cost + beyond * of_result / iterations(reduce.closed_ranges))
 
-    def filling_cost(self, operand: UOp, along: UOp, across: UOp) -> float:
+    def filling_cost(self, operand: UOp, lane: UOp, across: UOp) -> float:
         """Cycles of an item of a panel whose vectors go along one range."""
-        loads = self.loads_of(operand)
-        if all(a.step(along) in (0, 1) for a in loads):
+        if not self.is_walked_badly(operand, lane):
             return COPY_CYCLES
-        return TURN_CYCLES if all(a.step(across) in (0, 1) for a in loads) else ITEM_CYCLES
+        return ITEM_CYCLES if self.is_walked_badly(operand, across) else TURN_CYCLES
 
-    def reads_rows(self, product: MatrixProduct, unit: MatrixUnit) -> bool:
+    def reads_rows(self, product: MatrixProduct) -> bool:
         """Whether tiles of the rows' operand can be loaded from where it lies: whole ones, of rows along
         k."""
-        operand, m, k = product.a, product.m, product.k
+        operand, m, k, unit = product.a, product.m, product.k, product.unit
         if operand.op is not Ops.LOAD or len(operand.src[0].src) == 3:
             return False
         (load,) = self.loads_of(operand)
         return k.extent % unit.k == 0 and m.extent >= TILES * unit.m and load.step(k) == 1 \
             and load.step(m) is not None
 
-    def is_near(self, product: MatrixProduct, unit: MatrixUnit) -> bool:
+    def is_near(self, product: MatrixProduct) -> bool:
         """Whether half the L2 cache holds the rows' operand for all rows."""
-        items = self.bytes_deep(product, unit) * product.m.extent
-        return items <= self.machine.l2_bytes // 2
+        return self.bytes_deep(product) * product.m.extent <= self.machine.l2_bytes // 2
 
-    def stores(self) -> list[MemoryAccess]:
-        return [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE]
-
-    def take_by_rows(self, product: MatrixProduct, unit: MatrixUnit) -> None:
+    def take_by_rows(self, product: MatrixProduct) -> None:
         """The Opts: blocks of rows, panels of columns, the unit, its operands in panels, the loops around."""
-        width, before = self.panel_width(product, unit), self.identities()
-        reads_rows, is_near = self.reads_rows(product, unit), self.is_near(product, unit)
+        unit, width, first = product.unit, self.panel_width(product), fresh_identity(self.nest)
+        reads_rows, is_near = self.reads_rows(product), self.is_near(product)
         self.note("tiles of a matrix unit", panel=width, rows_in_place=reads_rows, rows_near=is_near)
-        block, m = self.cut(product.m, TILES * unit.m)
-        panel, n = self.cut(product.n, width)
+        m, block = self.tiled(product.m, TILES * unit.m)
+        n, panel = self.tiled(product.n, width)
         high, wide = (TILES if r.extent > size else 1 for r, size in ((m, unit.m), (n, unit.n)))
         self.take(MMA(m.arg[0], n.arg[0], product.k.arg[0], UNITS.index(unit), high, wide, 1))
         if not reads_rows:
             (rows, *_, of_a, _), summed = self.unit_product()
-            loops = [r for r in loops_over_tiles(rows, summed, before) if is_near or r is not block]
+            loops = [r for r in loops_over_tiles(rows, summed, first) if is_near or r is not block]
             self.stage_tiles(rows, [*loops, *panel_ranges(rows, summed), of_a])
         (_, columns, *_, of_b), summed = self.unit_product()
-        loops = [r for r in loops_over_tiles(columns, summed, before) if r is not panel]
+        loops = [r for r in loops_over_tiles(columns, summed, first) if r is not panel]
         self.stage_tiles(columns, [*loops, *panel_ranges(columns, summed), of_b])
         around = self.newest_stage()[0].ranges
-        order = [r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
-        self.enclose_with([r.arg[0] for r in order if r in around] + ([block.arg[0]] if block else []))
+        order = [r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP and r in around]
+        self.enclose_with([r.arg[0] for r in (*order, block) if r is not None])
 
     def unit_product(self) -> tuple[tuple[UOp, ...], list[UOp]]:
         """The sources of the nest's MMA, and the ranges over which its products are summed up."""
@@ -138,33 +131,26 @@ class RowsUnitChooser(TileChooser):
         sums = [n for n in nodes if n.op is Ops.REDUCE and n.src[0] is product]
         return product.src, list(sums[0].closed_ranges) if sums else []
 
-    def cut(self, r: UOp, size: int) -> tuple[UOp | None, UOp]:
-        """A range as (a loop over blocks, the iterations in a block), or as one block."""
-        if r.extent <= size:
-            return None, r
-        before = self.identities()
-        self.take(Split(r.arg[0], size))
-        inner, outer = sorted((n for n in self.ranges() if n.arg[0] not in before), key=lambda n: n.arg[0])
-        return outer, inner
-
     def stage_tiles(self, operand: UOp, over: list[UOp]) -> None:
         """The operand staged, its rows filled by vectors where it lies as they want it."""
         self.stage(operand, over)
         stage, _ = self.newest_stage()
-        element = stage.closed_ranges[-1]
         length = ROW_BYTES // stage.dtype.itemsize
-        whole, taken = self.nest, len(self.opts)
         for lanes, is_turned in ((length, False), (length, True), (SQUARE, True)):
-            self.take(Vector(element.arg[0], lanes))
-            stage, loads = self.newest_stage()
-            *loops, lane = stage.closed_ranges
-            if is_turned and all(_reads_squares(a.node, loops[-1], lane) for a in loads):
-                self.take(Upcast(loops[-1].arg[0], loops[-1].extent))
+            if self.attempt(self.fill_rows, stage.closed_ranges[-1], lanes, is_turned):
                 return
-            if not is_turned and all(a.step(lane) in (0, 1) or interleaved_runs(a.node, lane) for a in loads):
-                return
-            self.nest = whole
-            del self.opts[taken:]
+
+    def fill_rows(self, element: UOp, lanes: int, is_turned: bool) -> bool:
+        """Lanes for the newest panel, if they lie as it does, or in squares that are turned."""
+        self.take(Vector(element.arg[0], lanes))
+        stage, loads = self.newest_stage()
+        *loops, lane = stage.closed_ranges
+        if not is_turned:
+            return all(a.step(lane) in (0, 1) or interleaved_runs(a.node, lane) for a in loads)
+        if any(not _reads_squares(a.node, loops[-1], lane) for a in loads):
+            return False
+        self.take(Upcast(loops[-1].arg[0], loops[-1].extent))
+        return True
 
 
 def _reads_squares(load: UOp, rows: UOp, lane: UOp) -> bool:
@@ -180,10 +166,11 @@ def _reads_squares(load: UOp, rows: UOp, lane: UOp) -> bool:
                for i, start in enumerate(starts))
 
 
-def loops_over_tiles(operand: UOp, summed: list[UOp], before: set[int]) -> list[UOp]:
-    """The loops over tiles that an operand changes with, where there are several."""
+def loops_over_tiles(operand: UOp, summed: list[UOp], first: int) -> list[UOp]:
+    """The loops over tiles that an operand changes with, where there are several: of identities from `first`
+    on."""
     return sorted((r for r in operand.ranges
-                   if r.arg[1] is RangeKind.LOOP and r.arg[0] not in before and r not in summed),
+                   if r.arg[1] is RangeKind.LOOP and r.arg[0] >= first and r not in summed),
                   key=lambda r: -int(r.arg[0]))
 
 

@@ -6,14 +6,15 @@ that is read item by item is read pair by pair: where its pairs do not lie side 
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
-from tinygrad.codegen.opt.core_tiles import Alternative, RowsUnitChooser, loops_over_tiles, panel_ranges
+from tinygrad.codegen.opt.core_tiles import RowsUnitChooser, WayOnUnit, loops_over_tiles, panel_ranges
 from tinygrad.codegen.opt.matrix import are_of_every_store, matrix_product
 from tinygrad.codegen.opt.opts import MMA, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE
+from tinygrad.codegen.opt.tiles import along
+from tinygrad.codegen.ranges import fresh_identity
 from tinygrad.codegen.transpose import interleaved_runs
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
@@ -30,18 +31,6 @@ LEAST_STEPS = 4
 """Pairs that a sum must have for the unit."""
 
 
-@dataclass(frozen=True)
-class UnitTile:
-    """A contraction on a unit: the ranges of rows, lanes and pairs, and the tile."""
-
-    unit: MatrixUnit
-    m: UOp
-    n: UOp
-    k: UOp
-    rows: int
-    vectors: int
-
-
 class CoreUnitChooser(RowsUnitChooser):
     """Tiles on the core's own unit, for the chooser of plans."""
 
@@ -49,57 +38,45 @@ class CoreUnitChooser(RowsUnitChooser):
         """Take the Opts of the contraction on a unit; False where the device has none for it."""
         if not are_of_every_store(self.nest, contraction.left | contraction.right):
             return False
-        alternatives = [alternative for unit in self.machine.matrix_units for alternative in
-                (self.alternatives_by_rows if unit.by_rows else self.alternatives_by_lanes)(contraction,
-                                                                                            unit)]
-        least, take = min(alternatives, key=lambda alternative: alternative[0], default=(0.0, None))
+        ways = [way for unit in self.machine.matrix_units
+                for way in (self.ways_by_rows if unit.by_rows else self.ways_by_lanes)(contraction, unit)]
+        least, take = min(ways, key=lambda way: way[0], default=(0.0, None))
         if take is None or least > 1 / self.machine.lanes(dtypes.float32):
             return False  # vectors of widened items are as fast
         take()
         return True
 
-    def alternatives_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> list[Alternative]:
-        """The way to run a contraction on a unit of lanes, if there is one."""
-        tile = self.unit_tile(contraction, unit)
-        if tile is None:
-            return []
-        waste = _computed(tile.m, tile.n, unit, tile.rows, tile.vectors) / (tile.m.extent * tile.n.extent)
-        return [(waste / unit.rate, partial(self.take_unit_tile, tile))]
-
-    def unit_tile(self, contraction: Contraction, unit: MatrixUnit) -> UnitTile | None:
-        """Which ranges go on the unit: lanes as the cost model would choose them, pairs that lie side by side
-        in the other operand."""
-        sides = (contraction.left, contraction.right)
-        lanes = [(self.outer_cost(contraction, n), n.arg[0], n, other)
-                 for side, other in (sides, sides[::-1]) for n in side if n.extent >= unit.n]
-        for _, _, n, other in sorted(lanes, key=lambda alternative: alternative[:2]):
-            m = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
-            single = next(f for f in contraction.factors if m in f.ranges)
-            loads = self.loads_of(single)
-            ks = [k for k in contraction.reduce.closed_ranges if k.extent >= LEAST_STEPS * unit.k
-                  and matrix_product(contraction.reduce, unit, m, n, k) is not None]
-            if not ks or self.staging_reuse(contraction, n) < STAGING_REUSE:
+    def ways_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> list[WayOnUnit]:
+        """The way to run a contraction on a unit of lanes, if there is one: lanes as the cost model would
+        choose them, pairs that lie side by side in the other operand."""
+        lanes = [along(contraction, n) for n in contraction.left | contraction.right if n.extent >= unit.n]
+        for way in sorted(lanes, key=lambda way: (self.outer_cost(way), way.lane.arg[0])):
+            n, m, loads = way.lane, max(way.rows, key=self.row_rank), self.loads_of(way.single)
+            ks = [k for k in way.reduce.closed_ranges if k.extent >= LEAST_STEPS * unit.k
+                  and matrix_product(way.reduce, unit, m, n, k) is not None]
+            fitting = [tile for tile in TILES if self.panel_fits(way, unit.n * tile[1])]
+            if not ks or way.reuse < STAGING_REUSE or not fitting:
                 continue
             k = max(ks, key=lambda r: (all(a.step(r) == 1 for a in loads), r.extent))
-            fitting = [(rows, vectors) for rows, vectors in TILES
-                       if self.panel_fits(contraction, n, unit.n * vectors)]
-            if fitting:
-                return UnitTile(unit, m, n, k, *min(fitting, key=lambda t: _waste(m, n, unit, *t)))
-        return None
+            computed = {t: round_up(m.extent, t[0]) * round_up(n.extent, unit.n * t[1]) for t in fitting}
+            result = m.extent * n.extent
+            tile = next((t for t in fitting if computed[t] <= MOST_WASTE * result), fitting[0])
+            opt = MMA(m.arg[0], n.arg[0], k.arg[0], UNITS.index(unit), *tile, 1)
+            return [(computed[tile] / result / unit.rate, partial(self.take_unit_tile, opt))]
+        return []
 
-    def take_unit_tile(self, tile: UnitTile) -> None:
+    def take_unit_tile(self, tile: MMA) -> None:
         """The Opts: the unit, panels for its operands, the loops around them."""
-        self.note("a tile of dot products", rows=tile.rows, vectors=tile.vectors)
-        before = self.identities()
-        self.take(MMA(tile.m.arg[0], tile.n.arg[0], tile.k.arg[0], UNITS.index(tile.unit), tile.rows,
-                      tile.vectors, 1))
+        self.note("a tile of dot products", rows=tile.rows, vectors=tile.columns)
+        first = fresh_identity(self.nest)
+        self.take(tile)
         (single, _, _, _, pair, pairs), closed = self.unit_product()
         if not self.reads_pairs(single, pair):
-            rows = loops_over_tiles(single, closed, before)
+            rows = loops_over_tiles(single, closed, first)
             self.stage_pairs(single, [*rows, *panel_ranges(single, closed), pair])
         lanes = self.unit_product()[0][1]
         self.stage_pairs(lanes, [*panel_ranges(lanes, closed), pairs])
-        tiles = loops_over_tiles(lanes, closed, before)
+        tiles = loops_over_tiles(lanes, closed, first)
         self.enclose_with(self.ranges_of_staging(tiles[0].arg[0] if tiles else None))
 
     def reads_pairs(self, single: UOp, pair: UOp) -> bool:
@@ -113,14 +90,3 @@ class CoreUnitChooser(RowsUnitChooser):
         lane = stage.closed_ranges[-1]
         if all(interleaved_runs(a.node, lane) is not None for a in loads):
             self.take(Vector(lane.arg[0], lane.extent))
-
-
-def _waste(m: UOp, n: UOp, unit: MatrixUnit, rows: int, vectors: int) -> tuple[bool, int]:
-    """What the best of tiles has least of: too many items beyond the result, then its place in the list."""
-    computed = _computed(m, n, unit, rows, vectors)
-    return computed > MOST_WASTE * m.extent * n.extent, TILES.index((rows, vectors))
-
-
-def _computed(m: UOp, n: UOp, unit: MatrixUnit, rows: int, vectors: int) -> int:
-    """The items of all tiles, those beyond the result too."""
-    return round_up(m.extent, rows) * round_up(n.extent, unit.n * vectors)

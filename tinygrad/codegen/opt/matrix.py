@@ -35,6 +35,7 @@ class MatrixProduct:
     """A contraction that a unit can do: the REDUCE, its operands as the unit takes them, and a range of
     each kind."""
 
+    unit: MatrixUnit
     reduce: UOp
     a: UOp
     b: UOp
@@ -63,7 +64,7 @@ def matrix_product(reduce: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Mat
     found = [_as_source(s, unit, mask) for s in (a, b)]
     if found[0] is None or found[1] is None:
         return None
-    return MatrixProduct(reduce, found[0], found[1], m, n, k)
+    return MatrixProduct(unit, reduce, found[0], found[1], m, n, k)
 
 
 def _as_source(factor: UOp, unit: MatrixUnit, mask: UOp | None) -> UOp | None:

@@ -26,7 +26,7 @@ from tinygrad.device import Buffer, Device, Program
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import Context, prod
+from tinygrad.helpers import Context, ceildiv, prod
 from tinygrad.renderer.launch import launch_of
 
 Array = np.ndarray[Any, Any]
@@ -87,7 +87,7 @@ class Workbench:
             self.buffers[slot].copyin(content.data)
         slots = range(1 + max(self.buffers, default=-1))
         self.addresses = [self.buffers[i].address if i in self.buffers else 0 for i in slots]
-        self.restored = [s for s in self.before if any(p.arg[0] == s and p in read for p in params)]
+        self.restored = [p.arg[0] for p in params if p in written and p in read]
         """outputs that every run needs as they were"""
         plain = self.comparable(nest)
         self.is_sample = plain is not nest
@@ -167,7 +167,8 @@ class Workbench:
         for slot, got, expected in zip(self.before, self.results(kernel), self.expected, strict=True):
             dtype = self.buffers[slot].dtype
             if self.is_sample:
-                computed = _differ(expected, self.before[slot])
+                is_written = expected.view(np.uint8) != self.before[slot]
+                computed = is_written.reshape(len(expected), -1).any(1)
                 got, expected = got[computed], expected[computed]
             if not agree(got, expected, dtype):
                 return False
@@ -210,8 +211,8 @@ def sample(nest: UOp, most: int) -> UOp:
         count = max(2, r.extent * most // max(1, work))
         if work <= most or count >= r.extent or any(r not in s.closed_ranges for s in nest.src):
             continue
-        step = -(-(r.extent - 1) // (count - 1))
-        few = UOp.range(-(-(r.extent - 1) // step) + 1, r.arg[0])
+        step = ceildiv(r.extent - 1, count - 1)
+        few = UOp.range(ceildiv(r.extent - 1, step) + 1, r.arg[0])
         sampled = _replace_loop(sampled, r, few, (few * step).minimum(r.extent - 1))
     return sampled
 
@@ -219,11 +220,6 @@ def sample(nest: UOp, most: int) -> UOp:
 def _replace_loop(nest: UOp, old: UOp, new: UOp, counter: UOp) -> UOp:
     """`nest` with the loop `new` in place of `old`, whose counter then is `counter`."""
     return replace_range(nest, old, lambda _: [new], counter)
-
-
-def _differ(items: Array, before: Array) -> Array:
-    """Which items are not the bytes `before` any more."""
-    return np.asarray((items.view(np.uint8) != before).reshape(len(items), -1).any(1))
 
 
 def agree(got: Array, expected: Array, dtype: DType) -> bool:

@@ -10,11 +10,13 @@ whose range the edit took away goes with it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from tinygrad.codegen.grid import is_block_range
 from tinygrad.codegen.opt.choose import THREAD_WORK, work_and_items
+from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.loops import is_reduce_range, is_shared, operands
 from tinygrad.codegen.opt.opts import (
     Accumulators,
@@ -33,14 +35,15 @@ from tinygrad.codegen.opt.opts import (
     Upcast,
     Vector,
 )
+from tinygrad.codegen.opt.panels import panel_order
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import numbered_rows
-from tinygrad.codegen.ranges import all_ranges, fresh_identity
-from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.codegen.ranges import all_ranges, fresh_identity, iterations, range_named
+from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
 from tinygrad.renderer.machine import Machine
 
+T = TypeVar("T")
 LAST = (Tighten, Stream, Thread, Global)
 """Opts that a plan ends with: others are added before them."""
 AMOUNTS = {
@@ -71,10 +74,9 @@ def neighbours(nest: UOp, plan: Plan, machine: Machine) -> Iterator[Plan]:
     states = [nest]
     for opt in plan.opts:
         states.append(apply_opt(states[-1], opt))
-    kinds = (_other_amounts(plan, machine, states), _without(plan, states),
-             _additions(plan, machine, states), _other_ranges(plan, states))
     found = {plan}
-    for edit in (e for edits in itertools.zip_longest(*kinds) for e in edits if e is not None):
+    for edit in in_turn(_other_amounts(plan, machine, states), _without(plan, states),
+                        _additions(plan, machine, states), _other_ranges(plan, states)):
         changed = edited(states, plan, edit)
         if changed is not None and changed not in found:
             found.add(changed)
@@ -83,9 +85,13 @@ def neighbours(nest: UOp, plan: Plan, machine: Machine) -> Iterator[Plan]:
 
 def copies(nest: UOp) -> int:
     """The most copies that unrolling writes out of any value of `nest`."""
-    counts = (prod(r.extent for r in n.ranges | frozenset(n.closed_ranges) if r.arg[1] is RangeKind.UNROLL)
-              for n in nest.toposort())
-    return max(counts, default=1)
+    return max(iterations(r for r in n.ranges.union(n.closed_ranges) if r.arg[1] is RangeKind.UNROLL)
+               for n in nest.toposort())
+
+
+def in_turn(*several: Iterable[T]) -> Iterator[T]:
+    """The items of several iterables, one of each in turn."""
+    return (item for items in itertools.zip_longest(*several) for item in items if item is not None)
 
 
 # --- edits --------------------------------------------------------------------------------------------------
@@ -105,7 +111,7 @@ def _other_amounts(plan: Plan, machine: Machine, states: list[UOp]) -> Iterator[
     for at, opt in enumerate(plan.opts):
         if isinstance(opt, Vector):
             amounts = [opt.amount // 2, opt.amount * 2]
-            most = 2 * _most_lanes(states[0], machine)
+            most = 2 * Chooser(states[0], machine).lanes()
         elif isinstance(opt, Splitting):
             near = (opt.amount - 1, opt.amount + 1, opt.amount - 2, opt.amount + 2)
             amounts = [opt.amount * 2, opt.amount // 2, *(near if isinstance(opt, Upcast) else ())]
@@ -131,7 +137,7 @@ def _other_ranges(plan: Plan, states: list[UOp]) -> Iterator[Edit]:
         if not isinstance(opt, Splitting):
             continue
         state = states[at]
-        target = next(r for r in all_ranges(state) if r.arg[0] == opt.range)
+        target = range_named(state, opt.range)
         for r in _loops(state):
             if r is not target and is_reduce_range(state, r) == is_reduce_range(state, target):
                 yield Edit(at, 1, (replace(opt, range=r.arg[0]),))
@@ -143,19 +149,19 @@ def _additions(plan: Plan, machine: Machine, states: list[UOp]) -> Iterator[Edit
     while at and isinstance(plan.opts[at - 1], LAST):
         at -= 1
     state = states[at]
-    groups = [_added_splits(state, machine), _added_stages(state), _added_order(state),
-              (Stage(number, (row.loop.arg[0],)) for number, row in numbered_rows(state))]
-    for opt in (o for opts in itertools.zip_longest(*groups) for o in opts if o is not None):
+    rows = (Stage(number, (row.loop.arg[0],)) for number, row in numbered_rows(state))
+    order = (Swap(r.arg[0]) for r in _loops(state))
+    for opt in in_turn(_added_splits(state, machine), _added_stages(state), order, rows):
         yield Edit(at, 0, (opt,))
     if machine.has_threads and machine.threads > 1:
-        given = len(plan.opts) - 1 if plan.opts and isinstance(plan.opts[-1], Thread) else len(plan.opts)
+        taken = sum(isinstance(opt, Thread) for opt in plan.opts[-1:])
+        given = len(plan.opts) - taken
         for r in _shared_loops(states[given]):
-            thread = (Swap(r.arg[0]), Thread(r.arg[0]))
-            yield Edit(given, len(plan.opts) - given, thread)
+            yield Edit(given, taken, (Swap(r.arg[0]), Thread(r.arg[0])))
 
 
 def _added_splits(state: UOp, machine: Machine) -> Iterator[Opt]:
-    lanes = _most_lanes(state, machine)
+    lanes = Chooser(state, machine).lanes()
     for r in _loops(state):
         kinds = (Unroll, Accumulators) if is_reduce_range(state, r) else (Upcast,)
         if r.extent >= lanes > 1:
@@ -174,18 +180,7 @@ def _added_stages(state: UOp) -> Iterator[Opt]:
                   and (is_reduce_range(state, r) or r.arg[1] is not RangeKind.LOOP)]
         for over in (inside, [r for r in inside if r.arg[1] is not RangeKind.LOOP]):
             if over:
-                yield Stage(number, over=tuple(r.arg[0] for r in sorted(over, key=_panel_order)))
-
-
-def _panel_order(r: UOp) -> tuple[int, int]:
-    """Panels lie in memory as they are walked: loops, then tiles, then lanes."""
-    kinds = (RangeKind.LOOP, RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.FRAGMENT)
-    return kinds.index(r.arg[1]), r.arg[0]
-
-
-def _added_order(state: UOp) -> Iterator[Opt]:
-    for r in _loops(state):
-        yield Swap(r.arg[0])
+                yield Stage(number, over=tuple(r.arg[0] for r in sorted(over, key=panel_order)))
 
 
 def _loops(state: UOp) -> list[UOp]:
@@ -196,11 +191,6 @@ def _loops(state: UOp) -> list[UOp]:
 def _shared_loops(state: UOp) -> list[UOp]:
     """The loops that threads may share."""
     return [r for r in _loops(state) if is_shared(state, r)]
-
-
-def _most_lanes(state: UOp, machine: Machine) -> int:
-    """Lanes of the widest type that the nest stores."""
-    return min((machine.lanes(s.src[1].dtype.scalar) for s in state.src), default=1)
 
 
 # --- applying an edit ---------------------------------------------------------------------------------------
@@ -261,13 +251,11 @@ def _new_names(nest: UOp, taken: tuple[Opt, ...], given: tuple[Opt, ...]) -> dic
 
 def _outer(nest: UOp, identity: int) -> int:
     """The identity of the loop that a split leaves around the one it makes (see `plan.split`)."""
-    target = next((r for r in all_ranges(nest) if r.arg[0] == identity), None)
-    reduces = target is not None and is_reduce_range(nest, target)
-    return fresh_identity(nest) + (2 if reduces else 1)
+    return fresh_identity(nest) + (2 if is_reduce_range(nest, range_named(nest, identity)) else 1)
 
 
 def _identities(nest: UOp) -> set[int]:
-    return {r.arg[0] for r in nest.toposort() if r.op is Ops.RANGE}
+    return {r.arg[0] for r in all_ranges(nest)}
 
 
 def _renamed(opt: Opt, names: dict[int, int], nest: UOp) -> Opt | None:

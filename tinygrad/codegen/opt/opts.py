@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass, fields
 from typing import Any, ClassVar, Self, TypeAlias
 
-from tinygrad.codegen.opt.block_rows import row_in_registers
-from tinygrad.codegen.opt.blocks import reduce_in_block
+from tinygrad.codegen.opt.blocks import reduce_in_block, row_in_registers
 from tinygrad.codegen.opt.fused_attention import attention_on_unit
 from tinygrad.codegen.opt.interchange import interchange
 from tinygrad.codegen.opt.loop_bounds import tighten_loop_bounds

@@ -23,6 +23,12 @@ MOST_VECTORS = 4
 """Vectors of a tile side by side: their loads are shared by all its rows."""
 
 
+def panel_order(r: UOp) -> tuple[int, int]:
+    """Where a range stands in a panel, which lies in memory as its contraction walks it."""
+    kinds = (RangeKind.LOOP, RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.FRAGMENT)
+    return kinds.index(r.arg[1]), r.arg[0]
+
+
 class PanelChooser(LaneChooser):
     """Staging for the chooser of tiles."""
 

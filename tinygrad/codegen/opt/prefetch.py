@@ -229,7 +229,8 @@ def _while_filling(nest: UOp, reads: list[MemoryAccess]) -> list[PrefetchHint]:
         loops = [r for r in node.closed_ranges if r.arg[1] in LOOPS]
         if node.op is not Ops.STAGE or not loops or _tiles_that_read(nest, node) > MOST_FILLED_FOR:
             continue
-        walks = [a for a in reads if loops[-1] in a.ranges and _has_lanes(a)]
+        inside = _loops_inside(nest, loops[-1])  # of sums, which do not fill by copying
+        walks = [a for a in reads if loops[-1] in a.ranges and inside.isdisjoint(a.ranges) and _has_lanes(a)]
         run = sum(map(_read_at_once, walks))
         for along in reversed(loops):
             if walks and all((a.step(along) or 0) * a.node.dtype.itemsize >= 2 * run for a in walks):

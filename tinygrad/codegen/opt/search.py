@@ -21,7 +21,7 @@ from tinygrad import observer
 from tinygrad.codegen.kernel_cache import kernel_key
 from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, threaded_plan
 from tinygrad.codegen.opt.measure import Built, Workbench
-from tinygrad.codegen.opt.neighbours import MAX_COPIES, copies, neighbours
+from tinygrad.codegen.opt.neighbours import MAX_COPIES, copies, in_turn, neighbours
 from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.opt.plan_cache import keep_plan, kept_plan
 from tinygrad.codegen.ranges import all_ranges
@@ -77,7 +77,12 @@ def applies(nest: UOp, plan: Plan, machine: Machine) -> bool:
         optimised = apply_plan(nest, plan)
     except ValueError:
         return False
-    return copies(optimised) <= max(MAX_COPIES, copies(apply_plan(nest, choose_plan(nest, machine))))
+    return copies(optimised) <= most_copies(nest, machine)
+
+
+def most_copies(nest: UOp, machine: Machine) -> int:
+    """Copies of a value that a plan may write out: some, or as many as the cost model's plan."""
+    return max(MAX_COPIES, copies(apply_plan(nest, choose_plan(nest, machine))))
 
 
 @dataclass
@@ -131,8 +136,7 @@ class Search:
         self.bench = Workbench(self.nest, self.device)
         self.default = self.bench.build(self.nest, choose_plan(self.nest, machine))
         self.default_seconds = min(self.bench.run(self.default) for _ in range(3))
-        own = copies(apply_plan(self.nest, self.default.plan))
-        self.most_copies = max(MAX_COPIES, own)
+        self.most_copies = most_copies(self.nest, machine)
         self.seen.add(self.default.plan)
         self.measured.append(Measured(self.default, 1.0))
         from tinygrad.progress import tqdm  # slow to import
@@ -153,8 +157,7 @@ class Search:
             best = self.measured[0].share
             beam = [m.kernel.plan for m in self.measured[:self.width] if m.kernel.plan not in done]
             done.update(beam)
-            near = [neighbours(self.nest, plan, machine) for plan in beam]
-            self.measure(p for turn in itertools.zip_longest(*near) for p in turn if p is not None)
+            self.measure(in_turn(*(neighbours(self.nest, plan, machine) for plan in beam)))
 
     def rows(self) -> list[tuple[str, float | None, str]]:
         """(plan, seconds of a run, what became of it) of each plan that was tried."""

@@ -7,24 +7,22 @@ side through all stages of the kernel.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
-from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
-from tinygrad.codegen.opt.chooser import tile_size
+from tinygrad.codegen.opt.chooser import Alternative, tile_size
 from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.merge import loop_around
 from tinygrad.codegen.opt.opts import Merge, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.opt.panels import MOST_VECTORS, STAGING_REUSE, PanelChooser
-from tinygrad.codegen.ranges import is_plain, output_ranges, range_named
+from tinygrad.codegen.opt.panels import MOST_VECTORS, STAGING_REUSE, PanelChooser, panel_order
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, output_ranges, reduces_in
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer.machine import Machine
 
 SCATTER_COST = 64.0
@@ -76,8 +74,6 @@ PIXEL_COST = 0.25
 (the channels): its neighbours in the graph would have to follow that layout."""
 LINE_COST = 0.5
 """A cache line fetched for the few items that the rows of a tile use of it, in the same units."""
-_PANEL_ORDER = {RangeKind.LOOP: 0, RangeKind.UNROLL: 1, RangeKind.VECTOR: 2}
-"""A panel lies in memory as its contraction walks it: tiles, then products, then the vectors of a tile."""
 
 
 @dataclass(frozen=True)
@@ -131,104 +127,95 @@ def panel_items(machine: Machine, dtype: DType, columns: int) -> int:
     return next((n * lanes for n in widths if lanes > 1 and columns % (n * lanes) == 0), 0)
 
 
+@dataclass(frozen=True)
+class VectorProduct:
+    """A contraction with lanes along a range of one operand, `vectors`; of `single` items are read one by
+    one."""
+
+    reduce: UOp
+    lane: UOp
+    which: int
+    """the number of that operand"""
+    vectors: UOp
+    single: UOp
+    columns: frozenset[UOp]
+    """the ranges that the vectors alone change with, the lane among them"""
+    rows: frozenset[UOp]
+    """and those of the other operand"""
+
+    @cached_property
+    def reuse(self) -> int:
+        """How often each item of the vectors is read: by every iteration of the ranges it does not know."""
+        return iterations(self.reduce.ranges - self.vectors.ranges)
+
+    @cached_property
+    def products(self) -> int:
+        """Products of a sum."""
+        return iterations(self.reduce.closed_ranges)
+
+    @cached_property
+    def column_bytes(self) -> int:
+        """Bytes of the vectors' operand for one lane, over the whole reduce."""
+        summed = (r for r in self.reduce.closed_ranges if r in self.vectors.ranges)
+        return iterations(summed) * self.reduce.dtype.itemsize
+
+
+def along(contraction: Contraction, lane: UOp) -> VectorProduct:
+    """A contraction with lanes along one of its output ranges."""
+    which = int(lane in contraction.right)
+    sides = contraction.left, contraction.right
+    return VectorProduct(contraction.reduce, lane, which, contraction.factors[which],
+                         contraction.factors[1 - which], sides[which], sides[1 - which])
+
+
 class TileChooser(PanelChooser):
     """Tiles for contractions."""
-
-    def main_contraction(self) -> Contraction | None:
-        """The contraction with the most work that changes with every range of an output, none of which runs
-        in order: where one item follows from the one before, there is nothing to tile."""
-        outputs = [frozenset(s.closed_ranges) for s in self.nest.src
-                   if all(r.arg[1] is not RangeKind.IN_ORDER for r in s.closed_ranges)]
-        found = []
-        for node in self.nest.toposort():
-            contraction = contraction_of(node)
-            if contraction is not None and node.ranges in outputs:
-                found.append(contraction)
-        if not found:
-            return None
-        return max(found, key=lambda c: prod(r.extent for r in c.reduce.closed_ranges))
 
     def tile(self, contraction: Contraction) -> None:
         """The cheapest way to run a contraction: which range takes the lanes, and a tile of accumulators
         around it."""
-        alternatives: list[tuple[float, int, Callable[[], None]]] = []
-        for side in (contraction.left, contraction.right):
-            for r in side:
-                if r.extent >= 4:
-                    cost = self.outer_cost(contraction, r)
-                    alternatives.append((cost, r.arg[0], partial(self.tile_outer, contraction, r)))
-        for r in contraction.reduce.closed_ranges:
-            if r.extent >= 4:
-                cost = self.dot_cost(contraction, r)
-                alternatives.append((cost, r.arg[0], partial(self.tile_dot, contraction, r)))
-        alternatives.sort(key=lambda w: w[:2])
-        self.note("a multiply-add, against 1 without lanes",
-                  **{f"r{identity}_as_lanes": cost for cost, identity, _ in alternatives})
-        if self.rank >= len(alternatives) or alternatives[self.rank][0] >= 1.0:
+        products = [along(contraction, r) for r in (*contraction.left, *contraction.right) if r.extent >= 4]
+        found = [(p.lane, self.outer_cost(p), partial(self.tile_outer, p)) for p in products]
+        found += [(r, self.dot_cost(contraction, r), partial(self.tile_dot, contraction, r))
+                  for r in contraction.reduce.closed_ranges if r.extent >= 4]
+        if not self.take_cheapest("a multiply-add, against 1 without lanes", [
+                Alternative(cost, (r.arg[0],), f"r{r.arg[0]}_as_lanes", take) for r, cost, take in found]):
             self.cost = 1.0
             self.vectorise_groups()
-            return
-        self.cost, _, take = alternatives[self.rank]
-        take()
-
-    def operand_with(self, contraction: Contraction, r: UOp) -> UOp:
-        """The operand of the product that changes with `r`."""
-        return next(s for s in contraction.factors if r in s.ranges)
-
-    def staging_reuse(self, contraction: Contraction, lane: UOp) -> float:
-        """How often each item of the lanes' operand is read: by every iteration of the ranges it does not
-        know."""
-        operand = self.operand_with(contraction, lane)
-        return float(prod(r.extent for r in contraction.reduce.ranges - operand.ranges))
 
     def items_read(self, operand: UOp) -> int:
         """Items of memory that an operand is made from."""
         return sum(int(n.arg[1]) for n in operand.toposort() if n.op is Ops.PARAM)
 
-    def panel_bytes(self, contraction: Contraction, lane: UOp, width: int) -> int:
-        """Of the operand of `lane`, `width` items wide, over the whole reduce."""
-        operand = self.operand_with(contraction, lane)
-        items = int(prod(r.extent for r in contraction.reduce.closed_ranges if r in operand.ranges))
-        return items * width * contraction.reduce.dtype.itemsize
+    def panel_fits(self, product: VectorProduct, width: int) -> bool:
+        """True if so many lanes of the operand stay near: twice the L2 cache."""
+        return product.column_bytes * width <= 2 * self.machine.l2_bytes
 
-    def panel_fits(self, contraction: Contraction, lane: UOp, width: int) -> bool:
-        """True if one vector's worth of the operand stays near: twice the L2 cache."""
-        return self.panel_bytes(contraction, lane, width) <= 2 * self.machine.l2_bytes
-
-    def outer_cost(self, contraction: Contraction, lane: UOp) -> float:
-        """Cost of a multiply-add with lanes along the output range `lane`, against 1 for a scalar one."""
-        operand, width = self.operand_with(contraction, lane), self.width(lane)
-        waste = round_up(lane.extent, width) / lane.extent
-        reuse = self.staging_reuse(contraction, lane)
-        if not self.is_walked_badly(operand, lane):
+    def outer_cost(self, product: VectorProduct) -> float:
+        """Cost of a multiply-add with lanes along an output range, against 1 for a scalar one."""
+        width = self.width(product.lane)
+        if not self.is_walked_badly(product.vectors, product.lane):
             reading = 1.0
-        elif reuse >= STAGING_REUSE and self.panel_fits(contraction, lane, width):
-            reading = 1.0 + JUMP_COST * width / reuse / 4
+        elif product.reuse >= STAGING_REUSE and self.panel_fits(product, width):
+            reading = 1.0 + JUMP_COST * width / product.reuse / 4
         else:
             reading = JUMP_COST
-        reading += LINE_COST * self.lines_between_products(contraction, operand)
-        lane_side, other_side = self.sides_with(contraction, lane)
-        if len(lane_side) > len(other_side):
+        reading += LINE_COST * self.lines_between_products(product)
+        if len(product.columns) > len(product.rows):
             reading += PIXEL_COST
-        stores = self.stores_along(lane)
-        reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
-        writing = sum(1.0 if a.step(lane) == 1 else SCATTER_COST for a in stores) / reduced
-        return (reading + writing) * waste / width
+        stores = self.accesses(product.lane, Ops.STORE)
+        writing = sum(1.0 if a.step(product.lane) == 1 else SCATTER_COST for a in stores) / product.products
+        return (reading + writing) * (round_up(product.lane.extent, width) / product.lane.extent) / width
 
-    def stores_along(self, lane: UOp) -> list[MemoryAccess]:
-        """The stores that change with a range."""
-        return [a for a in accesses_of(self.nest) if a.node.op is Ops.STORE and lane in a.ranges]
-
-    def lines_between_products(self, contraction: Contraction, lanes_operand: UOp) -> float:
+    def lines_between_products(self, product: VectorProduct) -> float:
         """How badly the operand that is read item by item lies: 1 where its next item is in another cache
         line, whichever way the reduce walks, and the L2 cache cannot hold it, so that every tile of lanes
         fetches those lines anew; 0 where it does not matter."""
-        (other,) = (s for s in contraction.factors if s is not lanes_operand)
-        walked = [abs(a.step(r) or LINE_ITEMS) for a in self.loads_of(other)
-                  for r in contraction.reduce.closed_ranges if r in a.ranges]
+        walked = [abs(a.step(r) or LINE_ITEMS) for a in self.loads_of(product.single)
+                  for r in product.reduce.closed_ranges if r in a.ranges]
         if not walked or any(step < LINE_ITEMS for step in walked):
             return 0.0
-        size = self.items_read(other) * other.dtype.itemsize
+        size = self.items_read(product.single) * product.single.dtype.itemsize
         return min(1.0, size / self.machine.l2_bytes) if 2 * size > self.machine.l2_bytes else 0.0
 
     def dot_cost(self, contraction: Contraction, lane: UOp) -> float:
@@ -236,82 +223,66 @@ class TileChooser(PanelChooser):
         end."""
         width = self.width(lane)
         waste = round_up(lane.extent, width) / lane.extent
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and lane in a.ranges]
+        loads = self.accesses(lane, Ops.LOAD)
         reading = sum(1.0 if a.step(lane) in (0, 1) else JUMP_COST for a in loads) / max(1, len(loads))
-        reduced = int(prod(r.extent for r in contraction.reduce.closed_ranges))
-        return (1.4 * reading * waste + 24.0 * width / reduced) / width
+        return (1.4 * reading * waste + 24.0 * width / iterations(contraction.reduce.closed_ranges)) / width
 
-    def tile_outer(self, contraction: Contraction, lane: UOp) -> None:
+    def tile_outer(self, product: VectorProduct) -> None:
         """Lanes along an output range: vectors of one operand times single items of the other."""
-        width = self.width(lane)
-        lane_side, other = self.sides_with(contraction, lane)
-        operand = self.operand_with(contraction, lane)
-        factors = contraction.factors
-        which = factors.index(operand)
-        self.walk_smoothly(contraction, factors[1 - which])
-        small = self.items_read(operand) <= self.machine.l2_bytes // SMALL_SHARE
+        lane, width, operand = product.lane, self.width(product.lane), product.vectors
+        self.walk_smoothly(product)
         jumps = self.is_walked_badly(operand, lane)
-        in_panels = self.lies_in_panels(contraction, operand, lane)
-        smooth = in_panels or (small and not jumps)
-        panel = self.panel_bytes(contraction, lane, lane.extent)
-        scatters = any(a.step(lane) != 1 for a in self.stores_along(lane))
-        stage = (not smooth and self.staging_reuse(contraction, lane) >= STAGING_REUSE
-                 and self.panel_fits(contraction, lane, width))
-        order = next(n.closed_ranges for n in self.nest.toposort()
-                     if n.op is Ops.REDUCE and set(n.closed_ranges) == set(contraction.reduce.closed_ranges))
+        in_panels = self.lies_in_panels(product)
+        is_small = self.items_read(operand) <= self.machine.l2_bytes // SMALL_SHARE
+        stage = not in_panels and (jumps or not is_small) and product.reuse >= STAGING_REUSE \
+            and self.panel_fits(product, width)
+        order = next(n.closed_ranges for n in reduces_in(self.nest)
+                     if set(n.closed_ranges) == set(product.reduce.closed_ranges))
         if stage and jumps:
             # The panel lies as what fills it: then whole rows of it are loaded, and transposed.
             source = self.loads_of(operand)[0]
             order = tuple(sorted(order, key=lambda r: -abs(source.step(r) or 0)))
-        read_over = [r.arg[0] for r in order if r in operand.ranges]
-        tiles = self.tiles_of(contraction, lane, stage, jumps)
-        row = self.row_of_tiles(contraction, other, tiles)
-        before = self.identities()
-        outer = self.outer_after(Vector(lane.arg[0], width))
-        lane_now = next(r for r in self.ranges() if r.arg[1] is RangeKind.VECTOR and r.arg[0] not in before)
-        staged = [lane_now.arg[0]]
-        size = tiles.vectors(row.extent) if outer is not None else 1
+        scatters = any(a.step(lane) != 1 for a in self.accesses(lane, Ops.STORE))
+        tiles = self.tiles_of(product, stage, jumps)
+        row = self.row_of_tiles(product, tiles)
+        vector, outer = self.split(Vector(lane.arg[0], width))
+        staged = [vector]
+        size = 1 if outer is None else tiles.vectors(row.extent)
         if outer is not None and size > 1:
-            before = self.identities()
-            outer = self.outer_after(Upcast(outer, size))
-            staged.insert(0, next(r.arg[0] for r in self.ranges()
-                                  if r.arg[1] is RangeKind.UNROLL and r.arg[0] not in before))
-        if size == 1 and len(lane_side) > 1:
-            second = max((r for r in lane_side if r is not lane), key=lambda r: r.extent)
+            side_by_side, outer = self.split(Upcast(outer.arg[0], size))
+            staged.insert(0, side_by_side)
+        if size == 1 and len(product.columns) > 1:
+            second = max(product.columns - {lane}, key=lambda r: (r.extent, -r.arg[0]))
             size = tile_size(second.extent, 3)
-            if size > 1:
-                self.take(Upcast(second.arg[0], size))
-        together = 1
-        if stage and not scatters:  # where results lie across the lanes, tiles in turn write the same lines
-            together = self.panels_together(contraction, operand, outer, lane, size)
+            self.take_runs(Upcast, second, size)
+        read_over = [r for r in order if r in operand.ranges]
+        # where results lie across the lanes, tiles in turn write the same lines
+        together = 1 if not stage or scatters else self.panels_together(product, outer, size)
         if outer is not None and together > 1:
-            panels, groups = self.new_ranges(Split(outer, together))
-            read_over.insert(0, panels.arg[0])
-            outer = groups.arg[0]
+            panels, outer = self.split(Split(outer.arg[0], together))
+            read_over.insert(0, panels)
         rows = tile_size(row.extent, most_rows(self.machine, max(1, size)))
         self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.machine.registers,
-                  uses_of_a_staged_item=self.staging_reuse(contraction, lane), staged=bool(stage))
-        if rows > 1:
-            self.take(Upcast(row.arg[0], rows))
-        if stage and self.stage_factor(which, (*read_over, *staged)):
+                  uses_of_a_staged_item=float(product.reuse), staged=stage)
+        self.take_runs(Upcast, row, rows)
+        over = tuple(r.arg[0] for r in (*read_over, *staged))
+        if stage and self.stage_factor(product.which, over):
             self.fill_by_vectors()
-            self.enclose_with(self.ranges_of_staging(outer))
-        elif in_panels and (contraction_now := self.main_contraction()) is not None:
-            self.walk_panels(contraction_now, lane_now, panel)
+            self.enclose_with(self.ranges_of_staging(None if outer is None else outer.arg[0]))
+        elif in_panels and (now := self.main_contraction()) is not None:
+            self.walk_panels(along(now, vector), product.column_bytes * lane.extent)
         self.write_out_products()
 
-    def panels_together(self, contraction: Contraction, operand: UOp, outer: int | None, lane: UOp,
-                        size: int) -> int:
+    def panels_together(self, product: VectorProduct, outer: UOp | None, size: int) -> int:
         """How many panels, of tiles so many vectors wide, are filled before rows are multiplied with all of
         them: each row comes from the L2 cache for that many."""
-        (other,) = (s for s in contraction.factors if s is not operand)
-        rows_are_near = self.items_read(other) * other.dtype.itemsize <= self.machine.l1_bytes
-        if outer is None or rows_are_near or self.staging_reuse(contraction, lane) < MANY_ROWS:
+        row_bytes = self.items_read(product.single) * product.single.dtype.itemsize
+        if outer is None or row_bytes <= self.machine.l1_bytes or product.reuse < MANY_ROWS:
             return 1
-        tiles, threads = range_named(self.nest, outer).extent, self.machine.threads
-        panel = self.panel_bytes(contraction, lane, size * self.width(lane))
+        tiles, threads = outer.extent, self.machine.threads
+        panel = product.column_bytes * size * self.width(product.lane)
         room = int(PANEL_SHARE * self.machine.l2_bytes) // panel
-        others = prod(r.extent for r in contraction.reduce.ranges & operand.ranges if r is not lane)
+        others = iterations((product.reduce.ranges & product.vectors.ranges) - {product.lane})
 
         def worth(count: int) -> tuple[float, int]:
             groups = ceildiv(tiles, count)
@@ -334,139 +305,122 @@ class TileChooser(PanelChooser):
         if choices and choices[0] > 1 and is_plain(innermost):
             self.take(Unroll(innermost.arg[0], choices[0]))
 
-    def walk_panels(self, contraction: Contraction, lane: UOp, size: int) -> None:
+    def walk_panels(self, product: VectorProduct, size: int) -> None:
         """The loops over panels that lie in memory, of `size` bytes each, inside those over rows where the L2
         cache holds all of them, so that results are written in long runs; else around them. Loops that both
         operands change with stay outside."""
         loops = [r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
-        panels, rows = ([r for r in loops if r in side] for side in self.sides_with(contraction, lane))
+        panels, rows = ([r for r in loops if r in side] for side in (product.columns, product.rows))
         if not panels:
             return
         both = [r for r in loops if r not in panels and r not in rows]
-        are_near = size * prod(r.extent for r in panels) <= PANEL_SHARE * self.machine.l2_bytes
+        are_near = size * iterations(panels) <= PANEL_SHARE * self.machine.l2_bytes
         inside = (*rows, *panels) if are_near else (*panels, *rows)
         self.enclose_with([r.arg[0] for r in (*both, *inside)])
 
-    def lies_in_panels(self, contraction: Contraction, operand: UOp, lane: UOp) -> bool:
+    def lies_in_panels(self, product: VectorProduct) -> bool:
         """True where the operand lies in memory as panels would: the vectors of a tile side by side, and one
         product behind the other. (What is computed of memory is staged: no tile computes it again.)"""
+        operand, lane = product.vectors, product.lane
         if operand.op is not Ops.LOAD or lane.extent > MOST_VECTORS * self.width(lane):
             return False
         load = next(a for a in self.loads_of(operand) if a.node is operand)
         step = 1
-        over = [r for r in contraction.reduce.closed_ranges if r in operand.ranges]
+        over = [r for r in product.reduce.closed_ranges if r in operand.ranges]
         for r in (lane, *sorted(over, key=lambda r: load.step(r) or 0)):
             if load.step(r) != step:
                 return False
             step *= r.extent
         return True
 
-    def sides_with(self, contraction: Contraction, lane: UOp) -> tuple[frozenset[UOp], frozenset[UOp]]:
-        """The ranges of the operand of `lane`, and those of the other."""
-        sides = contraction.left, contraction.right
-        return sides if lane in contraction.left else sides[::-1]
-
-    def tiles_of(self, contraction: Contraction, lane: UOp, stage: bool, jumps: bool) -> TileChoice:
+    def tiles_of(self, product: VectorProduct, stage: bool, jumps: bool) -> TileChoice:
         """Tiles as wide as there are vectors, and as their panels fit where they have some: with `stage`.
         Those are filled for them, from rows or, where the lanes of these jump, by turning them."""
-        width, reuse = self.width(lane), self.staging_reuse(contraction, lane)
-        count, run = ceildiv(lane.extent, width), width * contraction.reduce.dtype.itemsize
+        width = self.width(product.lane)
+        count, run = ceildiv(product.lane.extent, width), width * product.reduce.dtype.itemsize
         widths = range(1, min(MOST_VECTORS, count) + 1)
         if not stage:
             return TileChoice(self.machine, count, (0.0,) * len(widths))
         fills = (TURNED_FILL if jumps else FILL + RUN_FILL / (n * run) for n in widths
-                 if self.panel_fits(contraction, lane, n * width))
-        return TileChoice(self.machine, count, tuple(fill / reuse for fill in fills),
-                          self.panel_bytes(contraction, lane, width))
+                 if self.panel_fits(product, n * width))
+        return TileChoice(self.machine, count, tuple(fill / product.reuse for fill in fills),
+                          product.column_bytes * width)
 
-    def row_of_tiles(self, contraction: Contraction, other: frozenset[UOp], tiles: TileChoice) -> UOp:
+    def row_of_tiles(self, product: VectorProduct, tiles: TileChoice) -> UOp:
         """The range of the other operand that goes into tiles: with the one around it as a single range where
         tiles of it alone would leave many of their rows empty (7 x 7 pixels as 49)."""
-        row = max(other, key=lambda r: (self.row_rank(r), r.arg[0]))
+        row = max(product.rows, key=self.row_rank)
         around = loop_around(self.nest, row)
-        products = prod(r.extent for r in contraction.reduce.closed_ranges)
-        if around not in other or products < SEVERAL_PLACES:
+        if around not in product.rows or product.products < SEVERAL_PLACES:
             return row
-        together = int(around.extent * row.extent)
+        together = around.extent * row.extent
         alone, joined = (tiles.worth(tiles.vectors(rows), rows) for rows in (row.extent, together))
         self.note("rows of tiles", alone=alone, with_the_loop_around=joined)
         if joined < JOINED_GAIN * alone or has_loose_bounds(self.nest):
             return row  # of a range made of two, nobody could tell where it may end
         return self.new_ranges(Merge(around.arg[0], row.arg[0]))[-1]
 
-    def most_vectors(self, rows: int) -> int:
-        """Vectors beside so many rows that fit the registers too."""
-        return max(1, min(MOST_VECTORS, most_accumulators(self.machine) // rows))
-
-    def walk_smoothly(self, contraction: Contraction, single: UOp) -> None:
+    def walk_smoothly(self, product: VectorProduct) -> None:
         """Order the reduce so that the operand read item by item is walked with its smallest steps
         innermost."""
-        loads = self.loads_of(single)
+        loads = self.loads_of(product.single)
         if not loads:
             return
         largest = max(loads, key=lambda a: len(a.ranges))
-        closed = contraction.reduce.closed_ranges
+        closed = product.reduce.closed_ranges
         wanted = sorted(closed, key=lambda r: -abs(largest.step(r) or 0))
         if wanted != list(closed):
             for r in reversed(wanted):
                 self.take(Swap(r.arg[0]))
 
-    def row_rank(self, r: UOp) -> tuple[bool, int]:
+    def row_rank(self, r: UOp) -> tuple[bool, int, int]:
         """Rows of the tile: a range whose items lie near each other, then the longest."""
-        near = all(abs(a.step(r) or 0) <= 64 for a in accesses_of(self.nest) if a.node.op is Ops.LOAD)
-        return (near and r.extent >= 4, r.extent)
+        near = all(abs(a.step(r) or 0) <= 64 for a in self.accesses(op=Ops.LOAD))
+        return near and r.extent >= 4, r.extent, r.arg[0]
 
     def tile_dot(self, contraction: Contraction, lane: UOp) -> None:
         """Lanes along the reduce: both operands are vectors, each accumulator is summed at the end."""
-        sides = [max(s, key=lambda r: (r.extent, r.arg[0])) for s in (contraction.left, contraction.right)]
         self.take(Vector(lane.arg[0], self.width(lane)))
-        for side in sides:
-            size = tile_size(side.extent, 4)
-            if size > 1:
-                self.take(Upcast(side.arg[0], size))
+        for side in (contraction.left, contraction.right):
+            longest = max(side, key=lambda r: (r.extent, r.arg[0]))
+            self.take_runs(Upcast, longest, tile_size(longest.extent, 4))
 
     def tile_rows(self, contraction: Contraction) -> None:
         """Several rows side by side in registers through every stage: what a row is multiplied with is read
         once for all of them."""
-        statistics = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges
-                      and n.ranges < contraction.reduce.ranges]
+        statistics = [n for n in reduces_in(self.nest) if n.ranges < contraction.reduce.ranges]
         rows = frozenset(contraction.reduce.ranges).intersection(*(n.ranges for n in statistics))
-        sides = [(contraction.left, contraction.right), (contraction.right, contraction.left)]
-        alternatives = [(self.outer_cost(contraction, lane), lane.arg[0], lane, row)
-                for columns, others in sides for lane in columns - rows if lane.extent >= 4
-                for row in others & rows]
-        alternatives.sort(key=lambda w: (*w[:2], self.row_rank(w[3])))
-        self.note("a multiply-add of rows, against 1 without lanes",
-                  **{f"r{lane.arg[0]}_as_lanes_of_r{row.arg[0]}": cost for cost, _, lane,
-                     row in alternatives})
-        if self.rank < len(alternatives) and alternatives[self.rank][0] < 1.0:
-            self.cost, _, lane, row = alternatives[self.rank]
-            size = self.lane_tile(lane, MOST_VECTORS)
-            most = most_rows(self.machine, size)
-            count = tile_size(row.extent, most)
-            if count > 1:
-                self.take(Upcast(row.arg[0], count))
-            self.tile_cached_rows(self.most_vectors(count))
+        products = (along(contraction, lane) for lane in (contraction.left | contraction.right) - rows
+                    if lane.extent >= 4)
+        self.take_cheapest("a multiply-add of rows, against 1 without lanes", [
+            Alternative(self.outer_cost(p), (p.lane.arg[0], self.row_rank(row)),
+                f"r{p.lane.arg[0]}_as_lanes_of_r{row.arg[0]}", partial(self.tile_row, p.lane, row))
+            for p in products for row in p.rows & rows])
         self.vectorise_groups()
+
+    def tile_row(self, lane: UOp, row: UOp) -> None:
+        """Lanes along one range, and several rows along another one."""
+        size = self.lane_tile(lane, MOST_VECTORS)
+        count = tile_size(row.extent, most_rows(self.machine, size))
+        self.take_runs(Upcast, row, count)
+        self.tile_cached_rows(max(1, min(MOST_VECTORS, most_accumulators(self.machine) // count)))
 
     def tile_cached_rows(self, vectors: int) -> None:
         """Lanes along the rows of sums that are kept (the scores of attention), their other operand staged
         where lanes would jump in it."""
         done: set[int] = set()
         while (loop := self.cached_contraction(done)) is not None:
-            before = self.identities()
-            done.add(loop.arg[0])
+            before = set(all_ranges(self.nest))
             self.lane_tile(loop, vectors)
-            new = [r for r in self.ranges() if r.arg[0] not in before]
-            done.update(r.arg[0] for r in new)
+            new = [r for r in all_ranges(self.nest) if r not in before]
+            done.update(r.arg[0] for r in (loop, *new))
             lane = next(r for r in new if r.arg[1] is RangeKind.VECTOR)
-            for operand in operands(self.nest):
-                if lane in operand.ranges and self.is_walked_badly(operand, lane):
-                    inner = [r for r in operand.ranges if r not in output_ranges(self.nest)]
-                    order = sorted(inner, key=lambda r: (_PANEL_ORDER[r.arg[1]], r not in new, r.arg[0]))
-                    self.stage(operand, order)
-                    self.fill_by_vectors()
-                    break
+            operand = next((s for s in operands(self.nest)
+                            if lane in s.ranges and self.is_walked_badly(s, lane)), None)
+            if operand is not None:
+                inner = operand.ranges - output_ranges(self.nest)
+                self.stage(operand, sorted(inner, key=lambda r: (panel_order(r)[0], r not in new, r.arg[0])))
+                self.fill_by_vectors()
 
     def cached_contraction(self, done: set[int]) -> UOp | None:
         """The loop that fills a cached row with sums of products."""

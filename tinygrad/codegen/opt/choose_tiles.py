@@ -1,0 +1,339 @@
+"""Plans for contractions by tiles of blocks, on matrix units and in registers.
+
+A contraction is a product of matrices whose rows, columns and sum may be several loops each: a convolution's
+rows run over images, lines and pixels. Each side becomes one range; a block computes a tile of (m, n), whose
+operands its threads load together into shared memory, for a part of k at a time, in the order in which memory
+is contiguous. From there warps multiply on a matrix unit that the device has for the contraction. Where it
+has none, each thread has a few rows and columns of the tile in registers: four neighbouring ones, and four
+more half a tile further on, so that the threads of a warp read neighbouring vectors.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from tinygrad.codegen.contraction import Contraction, mask_of
+from tinygrad.codegen.opt.access import steps_of
+from tinygrad.codegen.opt.chooser import Chooser
+from tinygrad.codegen.opt.loops import operands
+from tinygrad.codegen.opt.matrix import (
+    MatrixProduct,
+    are_of_every_store,
+    is_contiguous,
+    matrix_product,
+    steps_by_one,
+)
+from tinygrad.codegen.opt.opts import MMA, Local, Merge, Pad, Split, Swap, Unroll, Upcast, Vector
+from tinygrad.codegen.ranges import iterations, output_ranges, reduces_in
+from tinygrad.dtype import DType
+from tinygrad.graph.ops import Family, Ops, RangeKind
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ALLOW_TF32, ceildiv
+from tinygrad.renderer.launch import ACCESS_BYTES
+from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
+
+LEAST_RUN = 8
+"""Items that lie side by side, from which on rows of a tile go along them: an access of halves."""
+BLOCKS_TOGETHER = 8
+"""Blocks along m that run beside each other, so that what they read of both operands stays in the cache."""
+MOST_WASTE = 1.5
+"""How much larger than what it computes all tiles together may be."""
+STEPS = 2
+"""Tiles along k that a lane loads at once: 16 bytes of a row of k."""
+LEAST_SIDE = 8
+"""Rows and columns below which a unit would multiply nothing but zeros."""
+MOST_ACCUMULATORS = 128
+"""Of 255 registers of a thread."""
+LIGHT_WORK, HEAVY_WORK = 1, 16
+"""Operations beside the products beyond which half as many accumulators, and half of these, leave room for
+them: 128 spilled 264 bytes a thread with two sums, 64 spilled 420 with the 33 operations of GELU's gradient
+(docs/make_gpu_plans.py). Units that read shared memory leave the registers of operands for these."""
+DEPTH = 16
+"""Products of a part of k without a unit: 1024 of a thread with the largest tile between two barriers."""
+WRITTEN_OUT = 4
+"""Products of k written out: as many as one access of a row of k loads."""
+RUN = 4
+"""Neighbouring rows and columns of a thread: one access."""
+
+
+@dataclass(frozen=True)
+class BlockTile:
+    """What a block computes, and the warps on a unit, or else the threads, that share each of its sides."""
+
+    m: int
+    n: int
+    parts_m: int
+    parts_n: int
+
+    @property
+    def parts(self) -> int:
+        return self.parts_m * self.parts_n
+
+
+TILES = (
+    BlockTile(128, 256, 2, 4), BlockTile(128, 128, 2, 2), BlockTile(128, 128, 2, 4), BlockTile(64, 128, 2, 2),
+    BlockTile(128, 64, 2, 2), BlockTile(64, 64, 2, 2), BlockTile(64, 32, 2, 1), BlockTile(32, 64, 1, 2),
+    BlockTile(32, 32, 1, 1), BlockTile(16, 32, 1, 1), BlockTile(16, 16, 1, 1), BlockTile(8, 8, 1, 1),
+)
+"""The largest first: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
+SHARED_TILES = (BlockTile(128, 256, 2, 1), BlockTile(128, 128, 2, 1), BlockTile(64, 256, 1, 1),
+                BlockTile(64, 128, 1, 1), BlockTile(64, 64, 1, 1))
+"""Of warp groups, whose units read shared memory."""
+REGISTER_TILES = (BlockTile(128, 128, 16, 16), BlockTile(128, 64, 16, 16), BlockTile(64, 128, 16, 16),
+                  BlockTile(128, 32, 16, 8), BlockTile(32, 128, 8, 16), BlockTile(64, 64, 16, 16),
+                  BlockTile(32, 32, 8, 8))
+"""Of threads, the largest first: a thread's 8 x 8 products take 16 items from shared memory."""
+
+
+class BlockTileChooser(Chooser):
+    """The Opts for contractions by tiles of blocks."""
+
+    @property
+    def outputs(self) -> frozenset[UOp]:
+        return output_ranges(self.nest)
+
+    def outer_reduces(self) -> list[UOp]:
+        """The REDUCEs that stand directly inside the outputs' loops."""
+        outputs = self.outputs
+        return [n for n in reduces_in(self.nest) if n.ranges <= outputs]
+
+    def is_tiled(self, contraction: Contraction) -> bool:
+        """Take the Opts of the best tiles there are, if nothing else is reduced in the kernel: on a matrix
+        unit that reads shared memory, on another one, in registers. False where there are none."""
+        ways = (self.tile_in_shared, self.tile_on_unit, self.tile_in_registers)
+        return reduces_in(self.nest) == [contraction.reduce] and \
+            any(self.attempt(way, contraction) for way in ways)
+
+    def ranked(self, choices: Sequence[BlockTile]) -> BlockTile | None:
+        """The best of these, which come first, but for as many better ones as are to be passed over."""
+        return choices[min(self.rank, len(choices) - 1)] if choices else None
+
+    # --- sides ----------------------------------------------------------------------------------------------
+
+    def plain(self, ranges: Iterable[UOp]) -> list[UOp]:
+        """Loops of a fixed number of iterations, in the order of the outputs' loops and the sums'."""
+        order = [r for n in (*self.nest.src, *self.nest.toposort()) for r in n.closed_ranges]
+        return sorted((r for r in ranges if r.arg[1] is RangeKind.LOOP and len(r.src) == 1), key=order.index)
+
+    def merged(self, contraction: Contraction, least: int) -> tuple[UOp, UOp, UOp]:
+        """The rows as one range, the columns, along which results lie in memory, as another one, and the
+        range that is summed over by tiles: one of at least so many iterations along which an operand is
+        contiguous, or the longest; all of them as one where none is as long."""
+        stored = [s.src[0].src[1] for s in self.nest.src]
+        are_fast = [any(steps_by_one(at, r) for at in stored for r in side) for side in contraction.sides]
+        sides = contraction.sides[::-1] if are_fast == [True, False] else contraction.sides
+        m, n = (self.one_range(self.in_order_of_memory(contraction, side)) for side in sides)
+        now = self.main_contraction()
+        assert now is not None
+        summed = self.plain(now.reduce.closed_ranges)
+        k = max(summed, key=lambda r: (r.extent >= least, is_contiguous([now.reduce], r), r.extent))
+        return m, n, self.one_range(summed) if k.extent < least else k
+
+    def in_order_of_memory(self, contraction: Contraction, side: Iterable[UOp]) -> list[UOp]:
+        """The loops of a side, the one along which an operand lies in runs last: tiles are loaded by rows."""
+        loops = self.plain(side)
+        runs = [r for r in loops if r.extent >= LEAST_RUN and is_contiguous([contraction.reduce], r)]
+        return sorted(loops, key=lambda r: r in runs[-1:])
+
+    def one_range(self, loops: list[UOp]) -> UOp:
+        """Loops, the outermost first, as one."""
+        whole, *inner = loops
+        for r in inner:
+            whole, = self.new_ranges(Merge(whole.arg[0], r.arg[0]))
+        return whole
+
+    # --- tiles ----------------------------------------------------------------------------------------------
+
+    def most_blocks_first(self, tiles: Iterable[BlockTile], m: int, n: int,
+                          where: str) -> dict[BlockTile, int]:
+        """Tiles of products of (m, n) and their blocks: first those that leave enough, in their order, then
+        those that leave most."""
+        enough, others = self.machine.tiled_blocks, iterations(self.nest.src[0].closed_ranges) // (m * n)
+        blocks = {t: ceildiv(m, t.m) * ceildiv(n, t.n) * others for t in tiles}
+        for tile, count in blocks.items():
+            self.note(f"{tile.m}x{tile.n} of a block {where}", blocks=count, enough=enough,
+                      computed=count * tile.m * tile.n, at_most=MOST_WASTE * m * n * others)
+        return dict(sorted(blocks.items(), key=lambda item: -min(item[1], enough)))
+
+    def tiled_product(self, m: UOp, n: UOp, k: UOp, tile: BlockTile,
+                      depth: int) -> tuple[UOp, UOp, UOp]:
+        """The ranges inside tiles of rows, of columns and of the sum, of which a few tiles along m run beside
+        each other, then the next along n, where there are many of both."""
+        if k.extent % depth:
+            k, = self.new_ranges(Pad(k.arg[0], depth))
+        (m, m_tiles), (n, n_tiles), (k, _) = (self.tiled(m, tile.m), self.tiled(n, tile.n),
+                                              self.tiled(k, depth))
+        if m_tiles is not None and n_tiles is not None and m_tiles.extent > BLOCKS_TOGETHER and \
+                m_tiles.extent % BLOCKS_TOGETHER == 0:
+            _, groups = self.new_ranges(Split(m_tiles.arg[0], BLOCKS_TOGETHER))
+            self.take(Swap(n_tiles.arg[0]))
+            self.take(Swap(groups.arg[0]))
+        return m, n, k
+
+    def share(self, source: DType, side: UOp, k: UOp, threads: int, rows: int = 0, swizzled: int = 0) -> None:
+        """The operand that changes with `side` in shared memory, in rows along what it is contiguous along.
+        Rows are swizzled where lanes read one item each of several rows of k, `rows` below each other, or
+        several items along k of `swizzled` rows of their own; 0: where they do not."""
+        operand = self.operand_along(side, k)
+        widest = self.widest_access(source)
+        along = next((r for r in (k, side) if is_contiguous([operand], r)), None)
+        over = (k, side) if along is side else (side, k)
+        width = gcd(over[-1].extent, widest) if along is not None else 1
+        swizzle: tuple[int, ...] = ()
+        if swizzled and over[-1] is k and width > 1:
+            swizzle = (swizzled, width)
+        elif rows and over[-1] is not k and over[-1].extent > 2 * widest:
+            swizzle = (rows, 2 * widest)
+        self.stage(operand, over, threads, width, *swizzle)
+
+    def operand_along(self, side: UOp, k: UOp) -> UOp:
+        """The operand that changes with both."""
+        return next(operand for operand in operands(self.nest) if {side, k} <= operand.ranges)
+
+    def widest_access(self, source: DType) -> int:
+        """Items that one access moves into shared memory at most."""
+        return min(ACCESS_BYTES // source.itemsize, self.machine.access_lanes(source))
+
+    # --- matrix units ---------------------------------------------------------------------------------------
+
+    def tile_on_unit(self, contraction: Contraction) -> bool:
+        """The tiles that compute little beyond the result, of the first unit that can do the contraction; if
+        there is none, the one that computes least."""
+        product = self.product(contraction, None)
+        if product is None:
+            return False
+        unit, m, n, held = product.unit, product.m.extent, product.n.extent, self.most_held(product)
+        possible = [t for t in TILES if self.fits(unit, t, held)]
+
+        def computed(t: BlockTile) -> int:
+            return ceildiv(m, t.m) * t.m * ceildiv(n, t.n) * t.n
+
+        good = [t for t in self.most_blocks_first(possible, m, n, f"on {unit}")
+                if computed(t) <= MOST_WASTE * m * n]
+        tile = self.ranked(good or sorted(possible, key=computed)[:1])
+        if tile is None:
+            return False
+        self.put_on_unit(product, unit, tile)
+        return True
+
+    def tile_in_shared(self, contraction: Contraction) -> bool:
+        """Tiles of a unit that reads shared memory itself, if one can do the contraction and both operands
+        can be copied there as they lie in memory, 16 bytes at a time."""
+        zero = UOp.const(contraction.reduce.dtype.scalar.as_const(0), contraction.reduce.dtype)
+        if mask_of(contraction.reduce.src[0], zero) is not None:
+            return False  # zeros would have to be written over what was copied
+        product = self.product(contraction, (True, True))
+        if product is None or product.k.extent < product.unit.k:
+            return False
+        family, m, n = product.unit, product.m.extent, product.n.extent
+        lie = tuple(lies_along_k(value, side, product.k, family.row_items)
+                    for value, side in ((product.a, product.m), (product.b, product.n)))
+        units = {u.n: u for u in self.machine.matrix_units
+                 if u.in_shared == lie and u.source is family.source}
+        held = self.most_held(product)
+        tiles = [t for t in SHARED_TILES if t.n in units and self.fits(units[t.n], t, held)
+                 and t.m <= m and t.n <= n]
+        for tile in self.most_blocks_first(tiles, m, n, f"on {family}"):
+            self.put_on_unit(product, units[tile.n], tile)
+            return True
+        return False
+
+    def product(self, contraction: Contraction,
+                in_shared: tuple[bool, bool] | None) -> MatrixProduct | None:
+        """The contraction on the first unit that can do it, of those whose operands are in shared memory so,
+        with one range on each side from then on."""
+        sides = [self.plain(s) for s in (*contraction.sides, contraction.reduce.closed_ranges)]
+        if any(iterations(side) < LEAST_SIDE for side in sides) or \
+                not are_of_every_store(self.nest, contraction.left | contraction.right):
+            return None
+        for unit in self.machine.matrix_units:
+            if unit.in_shared == in_shared and (ALLOW_TF32 or not unit.rounds_to_tf32) and \
+                    matrix_product(contraction.reduce, unit, *(side[0] for side in sides)) is not None:
+                m, n, k = self.merged(contraction, unit.k)
+                now = self.main_contraction()
+                return None if now is None else matrix_product(now.reduce, unit, m, n, k)
+        return None
+
+    def most_held(self, product: MatrixProduct) -> int:
+        """Accumulators of a thread that leave it room for the operations on floats that make the operands, or
+        what is stored from the sum, and loads for that: these too take registers until they are there."""
+        value, sums = product.reduce.src[0], set(product.reduce.toposort())
+        work = sum(n not in sums if n.op is Ops.LOAD else
+                   n.op in Family.ELEMENTWISE and n.op is not Ops.CAST and n.dtype.is_float
+                   for n in self.nest.toposort() if n is not value)
+        return MOST_ACCUMULATORS >> (work > LIGHT_WORK) >> (work > HEAVY_WORK and not product.unit.in_shared)
+
+    def fits(self, unit: MatrixUnit, tile: BlockTile, most_held: int) -> bool:
+        """Whether warps of this unit make up the tile and hold it."""
+        threads = tile.parts * unit.threads
+        return tile.m % (tile.parts_m * unit.m) == 0 and tile.n % (tile.parts_n * unit.n) == 0 and \
+            tile.m * tile.n // threads <= most_held and threads <= self.machine.block_threads
+
+    def put_on_unit(self, product: MatrixProduct, unit: MatrixUnit, tile: BlockTile) -> None:
+        """The Opts: tiles of blocks, shared memory, tiles of warps."""
+        steps = STEPS if product.k.extent > unit.k and not unit.in_shared else 1
+        m, n, k = self.tiled_product(product.m, product.n, product.k, tile, unit.k * steps)
+        threads = tile.parts * unit.threads
+        for number, side in enumerate((m, n)):
+            if unit.in_shared:  # in the rows that the unit reads there
+                over = (side, k) if unit.in_shared[number] else (k, side)
+                self.stage(self.operand_along(side, k), over, threads, unit.access_items, 1, 0,
+                           unit.row_items)
+            else:  # rows of k, that one lane reads below each other
+                self.share(unit.source, side, k, threads, unit.a.registers // 2 * steps)
+        opt = MMA(m.arg[0], n.arg[0], k.arg[0], UNITS.index(unit), tile.m // (tile.parts_m * unit.m),
+                  tile.n // (tile.parts_n * unit.n), steps)
+        for r in self.new_ranges(opt):
+            if r.arg[1] is RangeKind.LOOP:
+                self.take(Local(r.arg[0], r.extent))
+
+    # --- registers ------------------------------------------------------------------------------------------
+
+    def tile_in_registers(self, contraction: Contraction) -> bool:
+        """The largest tile of which there are enough blocks and that computes little beyond the result. None
+        where threads are not known to be lanes of warps: OpenCL on a CPU compiled such a block for a
+        minute."""
+        ranges = (*contraction.sides, contraction.reduce.closed_ranges)
+        m, n, k = map(iterations, ranges)
+        if not self.machine.has_exchange or any(len(self.plain(s)) < len(s) for s in ranges) or \
+                k < DEPTH or min(m, n) <= RUN:
+            return False
+        source = contraction.reduce.dtype
+        tiles = [t for t in REGISTER_TILES if t.parts <= self.machine.block_threads
+                 and (t.m + t.n) * DEPTH * source.itemsize <= self.machine.shared_bytes]
+        others = iterations(self.nest.src[0].closed_ranges)
+        tile = self.ranked([t for t, blocks in self.most_blocks_first(tiles, m, n, "in registers").items()
+                            if blocks >= self.machine.tiled_blocks
+                            and blocks * t.m * t.n <= MOST_WASTE * others])
+        if tile is None:
+            return False
+        rows, columns, depth = self.tiled_product(*self.merged(contraction, DEPTH), tile, DEPTH)
+        self.share(source, rows, depth, tile.parts)
+        self.share(source, columns, depth, tile.parts, swizzled=RUN)
+        self.hold(columns, tile.parts_n)
+        self.hold(rows, tile.parts_m)
+        self.take(Unroll(depth.arg[0], WRITTEN_OUT))
+        return True
+
+    def hold(self, side: UOp, threads: int) -> None:
+        """A side of the block's tile: runs in registers, then threads, what is left in registers again."""
+        wide = all(a.step(side) == 1 for a in self.accesses(side, Ops.STORE))
+        _, rest = self.split((Vector if wide else Upcast)(side.arg[0], RUN))
+        if rest is not None:
+            _, rest = self.split(Local(rest.arg[0], threads))
+        if rest is not None:
+            self.take(Upcast(rest.arg[0], rest.extent))
+
+
+def lies_along_k(operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:
+    """Whether what an operand is loaded from lies in rows along k (else along its own side); None where it
+    lies along neither, or where whole accesses do not divide its rows."""
+    loads = [n for n in operand.toposort() if n.op is Ops.LOAD]
+    for r in (k, side):
+        steps = [steps_of(load.src[0].src[1])[0] for load in loads]
+        if any(own.get(r) == 1 for own in steps):
+            width = ACCESS_BYTES // loads[0].dtype.itemsize
+            whole = all(step % width == 0 for own in steps for other, step in own.items() if other is not r)
+            return r is k if whole and (r is k or r.extent >= items) else None
+    return None
