@@ -129,7 +129,7 @@ class LLVMWriter(TileStatements, LaneReduction):
         self.variables = [n for n in nodes if n.op is Ops.VARIABLE]
         self.scratch = [n for n in nodes if n.op is Ops.SCRATCH]
         self.has_vectors = any(n.dtype.count > 1 for n in nodes)
-        self.streams = frozenset(n for n in nodes if n.op is Ops.STORE and fills_its_place(n))
+        self.streams = dict.fromkeys(n for n in nodes if n.op is Ops.STORE and fills_its_place(n))
         """the stores that go past the caches where memory is aligned"""
         self.places = tile_places(program)
         self.begin_tiles()
