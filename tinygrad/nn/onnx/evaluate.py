@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -318,11 +318,8 @@ def _with_attributes(graph: Graph, given: dict[str, Any]) -> Graph:
         attributes = {k: given.get(v.name) if isinstance(v, Reference) else
                       _with_attributes(v, given) if isinstance(v, Graph) else v
                       for k, v in node.attributes.items() if not isinstance(v, Reference) or v.name in given}
-        nodes.append(Node(node.domain, node.op, node.name, node.inputs, node.outputs, attributes,
-                          node.version,
-                          node.target, node.proto))
-    return Graph(graph.name, graph.inputs, graph.outputs, graph.constants, nodes, graph.defaults,
-                 graph.attributes, graph.captured, is_kept=False)
+        nodes.append(replace(node, attributes=attributes))
+    return replace(graph, nodes=nodes, is_kept=False)
 
 
 def _has_references(graph: Graph) -> bool:
