@@ -16,7 +16,7 @@ import numpy as np
 
 from tinygrad import observer
 from tinygrad.device import Device
-from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, MOVES, Unknown, known_sizes
+from tinygrad.nn.onnx.host import MOST_ITEMS, MOVES, Unknown, known_sizes, on_arrays
 from tinygrad.nn.onnx.model import Graph, Node, OnnxError, Reference
 from tinygrad.nn.onnx.places import has_indices, reach, what_is_out_of_range, wrong_axis
 from tinygrad.nn.onnx.registry import (
@@ -201,7 +201,7 @@ class Evaluator:
             raise IndexError(wrong)
         if has_indices(node) and id(inputs[1]) in self.fixed:
             self._check_places(node, *inputs[:2])
-        results = self._on_host(node, inputs, attributes)
+        results = self._on_host(node, operator, inputs, attributes)
         if results is None:
             if len(inputs) < operator.required:
                 raise TypeError(f"takes {operator.required} inputs, got {len(inputs)}")
@@ -222,8 +222,9 @@ class Evaluator:
         if wrong:
             raise IndexError(wrong)
 
-    def _on_host(self, node: Node, inputs: list[Value], attributes: dict[str, Any]) -> list[Value] | None:
-        function = HOST.get(node.op) if not node.domain else None
+    def _on_host(self, node: Node, operator: Operator, inputs: list[Value],
+                 attributes: dict[str, Any]) -> list[Value] | None:
+        function = on_arrays(operator)
         known = all(x is None or is_size(x) or isinstance(x, Sizes) or (
             node.op in MOVES and isinstance(x, np.ndarray) and x.dtype.kind == "O") for x in inputs)
         if function is None or not (known or node.op in ("Shape", "Size")):

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.functional.nn import rotated
 from tinygrad.nn.onnx.ops.convolution import Conv
 from tinygrad.nn.onnx.ops.indexing import TensorScatter, Unique
 from tinygrad.nn.onnx.ops.matrices import Gemm_7
@@ -302,19 +303,6 @@ def MultiHeadAttention(query: Tensor, key: Tensor | None = None, value: Tensor |
     return _joined(made), k, v, scores
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int) -> Tensor:
-    """Pairs of (..., length, size) turned by angles (..., length, size / 2); what is beyond them stays."""
-    turned, rest = x[..., :2 * cos.shape[-1]], x[..., 2 * cos.shape[-1]:]
-    if interleaved:
-        real, imaginary = turned[..., 0::2], turned[..., 1::2]
-    else:
-        real, imaginary = turned.chunk(2, -1)
-    pair = (real * cos - imaginary * sin, real * sin + imaginary * cos)
-    made = pair[0].stack(pair[1], dim=-1).reshape(*turned.shape) if interleaved else pair[0].cat(pair[1],
-                                                                                                 dim=-1)
-    return made.cat(rest, dim=-1) if rest.shape[-1] else made
-
-
 @op(domain=CONTRIBUTED)
 def RotaryEmbedding(input: Tensor, position_ids: Tensor, cos_cache: Tensor, sin_cache: Tensor, *,
                     interleaved: int = 0, is_packed_batching: int = 0, num_heads: int = 0,
@@ -324,7 +312,7 @@ def RotaryEmbedding(input: Tensor, position_ids: Tensor, cos_cache: Tensor, sin_
     places = position_ids if position_ids.ndim == 2 else \
         (position_ids + Tensor.arange(x.shape[2], dtype=position_ids.dtype, device=x.device)).unsqueeze(0)
     cos, sin = (cache[places].unsqueeze(1) for cache in (cos_cache, sin_cache))
-    made = _rotated(x, cos, sin, interleaved)
+    made = rotated(x, cos, sin, bool(interleaved))
     return _joined(made) if input.ndim == 3 else made
 
 
@@ -345,7 +333,7 @@ def MRotaryEmbedding(input: Tensor, position_ids: Tensor, cos_cache: Tensor, sin
     stream = Tensor(which.astype(np.int32), x.device, requires_grad=False)
     angles = [cache[position_ids] for cache in (cos_cache, sin_cache)]  # (3, batch, length, size / 2)
     cos, sin = ((stream == 0).where(a[0], (stream == 1).where(a[1], a[2])).unsqueeze(1) for a in angles)
-    made = _rotated(x, cos, sin, interleaved)
+    made = rotated(x, cos, sin, bool(interleaved))
     return _joined(made) if input.ndim == 3 else made
 
 
@@ -371,7 +359,7 @@ def GroupQueryAttention(query: Tensor, key: Tensor | None, value: Tensor | None,
     places = starts + Tensor.arange(queries, device=q.device)
     if do_rotary and cos_cache is not None and sin_cache is not None:
         cos, sin = cos_cache[places].unsqueeze(1), sin_cache[places].unsqueeze(1)
-        q, k = _rotated(q, cos, sin, rotary_interleaved), _rotated(k, cos, sin, rotary_interleaved)
+        q, k = rotated(q, cos, sin, bool(rotary_interleaved)), rotated(k, cos, sin, bool(rotary_interleaved))
     k, v = _cached(past_key, k, starts, total), _cached(past_value, v, starts, total)
     each = num_heads // kv_num_heads
     last = places if causal else (lengths - 1).expand(batch, queries)

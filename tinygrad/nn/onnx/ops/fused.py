@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.functional.nn import rmsnorm
 from tinygrad.nn.onnx.ops.contributed import (
     EmbedLayerNormalization,
     FastGelu,
@@ -30,7 +31,7 @@ from tinygrad.tensor import Tensor
 
 def _scaled_silu(X: Tensor, scale: Tensor | None = None, *, alpha: float = 1.0) -> Tensor:
     scaled = X * (alpha if scale is None else scale.cast(X.dtype))
-    return scaled * scaled.sigmoid()
+    return scaled.silu()
 
 
 ops(CONTRIBUTED,
@@ -99,7 +100,7 @@ def GatedRMSNorm(X: Tensor, scale: Tensor, gate: Tensor, *, activation: str = "s
                  epsilon: float = 1e-5) -> Tensor:
     """Each group of as many items as `scale` has, normalised, times sigmoid(gate) or gate * sigmoid(gate)."""
     normal = RMSNormalization(X.reshape(*X.shape[:-1], -1, scale.shape[0]), scale, epsilon=epsilon)
-    opened = gate.sigmoid() if activation == "sigmoid" else gate * gate.sigmoid()
+    opened = gate.sigmoid() if activation == "sigmoid" else gate.silu()
     return normal.reshape(*X.shape) * opened
 
 
@@ -108,7 +109,7 @@ def BranchwiseRMSNorm(X: Tensor, scale: Tensor | None = None, *, epsilon: float 
                       num_branches: int = 0) -> Tensor:
     """Each branch (..., branches, items), or (..., branches * items), divided by its root mean square."""
     x = (X.reshape(*X.shape[:-1], num_branches, -1) if num_branches else X).cast(dtypes.float32)
-    normal = x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    normal = rmsnorm(x, eps=epsilon)
     if scale is not None:
         normal = normal * (scale if scale.shape == x.shape[-1:] else scale.reshape(*x.shape[-2:]))
     return normal.cast(X.dtype).reshape(*X.shape)
@@ -121,7 +122,7 @@ def _group_norm(X: Tensor, gamma: Tensor, beta: Tensor, *, activation: int, grou
     normal = X.cast(dtypes.float32).reshape(X.shape[0], groups, -1).layernorm(2, epsilon)
     each = (-1, *(1,) * (X.ndim - 2))
     made = normal.reshape(*X.shape) * gamma.reshape(*each) + beta.reshape(*each)
-    return (made * made.sigmoid() if activation else made).cast(X.dtype)
+    return (made.silu() if activation else made).cast(X.dtype)
 
 
 @op(domain=CONTRIBUTED)
