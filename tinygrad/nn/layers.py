@@ -40,7 +40,7 @@ class Linear:
         return x.linear(self.weight.transpose(), self.bias)
 
 
-class ConvolutionLayer:
+class _Convolution:
     """Weights of (first, second/groups, *kernel) and a bias for each output, uniform within 1/sqrt(items that
     one channel of the weight's second axis stands for)."""
 
@@ -59,7 +59,7 @@ class ConvolutionLayer:
         self.bias = _uniform(bound, out_channels) if bias else None
 
 
-class Conv2d(ConvolutionLayer):
+class Conv2d(_Convolution):
     """`Tensor.conv2d` with parameters; `kernel_size` may name any number of spatial axes (two for an int).
 
     weight (out_channels, in_channels/groups, *kernel) and bias (out_channels,) begin uniform within
@@ -89,7 +89,7 @@ class Conv1d(Conv2d):
                          groups, bias)
 
 
-class ConvTranspose2d(ConvolutionLayer):
+class ConvTranspose2d(_Convolution):
     """`Tensor.conv_transpose2d` with parameters; `kernel_size` may name any number of spatial axes.
 
     weight (in_channels, out_channels/groups, *kernel) and bias (out_channels,) begin uniform within
