@@ -23,7 +23,7 @@ from tinygrad.helpers import GlobalCounters
 from tinygrad.renderer.c import CRenderer
 from tinygrad.renderer.c_functions import PLAIN_C, Dialect
 from tinygrad.renderer.python import PythonRenderer
-from tinygrad.runtime import cpu_c, emulator, webgpu
+from tinygrad.runtime import cpu_c, webgpu
 
 F, INDEX = dtypes.float32, dtypes.index
 rng = np.random.default_rng(11)
@@ -102,9 +102,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]
     """A machine without C compilers, on which CPU:C was not opened yet."""
     monkeypatch.setattr(Device, "opened", {})
     monkeypatch.setattr(cpu_c.shutil, "which", lambda name: None)
-    cpu_c.compiler.cache_clear()
     yield monkeypatch
-    cpu_c.compiler.cache_clear()
 
 
 def test_a_missing_compiler_says_what_to_install(no_compiler: pytest.MonkeyPatch) -> None:
@@ -117,8 +115,7 @@ def test_a_missing_compiler_says_what_to_install(no_compiler: pytest.MonkeyPatch
                                              ("g++-99", r"CXX names 'g\+\+-99', which is not there")])
 def test_a_missing_compiler_of_the_emulators_says_what_to_install(asked: str, text: str,
                                                                   no_compiler: pytest.MonkeyPatch) -> None:
-    no_compiler.setattr(emulator, "getenv", lambda key, default: asked)
-    emulator.compiler.cache_clear()
+    no_compiler.setattr(cpu_c, "getenv", lambda key, default: asked)
     with pytest.raises(RuntimeError, match=f"{text}: install .*apt-get install g"):
         Tensor([1], device="METAL:EMULATED")
 

@@ -76,14 +76,20 @@ class _Solve(Function):
         return -product(at_right, transposed(x)), at_right
 
 
+def _right_side(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, bool]:
+    """The right side of equations with the matrix `a` as columns, and whether it is a vector."""
+    rows, is_vector = a.shape[-2], b.ndim == 1
+    right = b.unsqueeze(-1) if is_vector else b
+    if right.ndim < 2 or right.shape[-2] != rows:
+        raise ValueError(f"{name} of a matrix of shape {a.shape} takes a right side of shape "
+                         f"(..., {rows}, k) or ({rows},), got {b.shape}")
+    return right, is_vector
+
+
 def _system(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, bool]:
     """Both sides in the dtype to compute in, broadcast; and whether the right side is a vector."""
     n, _ = check_matrix(name, a, square=True)
-    is_vector = b.ndim == 1
-    right = b.unsqueeze(-1) if is_vector else b
-    if right.ndim < 2 or right.shape[-2] != n:
-        raise ValueError(f"{name} of a matrix of shape {a.shape} takes a right side of shape (..., {n}, k) "
-                         f"or ({n},), got {b.shape}")
+    right, is_vector = _right_side(name, a, b)
     lead = broadcast_shape(name, a.shape[:-2], right.shape[:-2])
     _, wide = compute_dtype(a, b)
     return a.cast(wide).expand(*lead, n, n), right.cast(wide).expand(*lead, *right.shape[-2:]), is_vector
@@ -270,12 +276,8 @@ def lstsq(self: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
     residuals (..., k), rank (...,) and singular values (..., min(m, n)). `rcond` as in `pinv`. Raises
     ValueError where shapes do not fit.
     """
-    rows, _ = check_matrix("lstsq", self)
-    is_vector = b.ndim == 1
-    right = b.unsqueeze(-1) if is_vector else b
-    if right.ndim < 2 or right.shape[-2] != rows:
-        raise ValueError(f"lstsq of a matrix of shape {self.shape} takes a right side of shape "
-                         f"(..., {rows}, k) or ({rows},), got {b.shape}")
+    check_matrix("lstsq", self)
+    right, is_vector = _right_side("lstsq", self, b)
     kind, wide = compute_dtype(self, b)
     a, right = self.cast(wide), right.cast(wide)
     inverse, rank, values = _pseudo_inverse(a, rcond)

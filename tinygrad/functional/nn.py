@@ -47,6 +47,26 @@ def layernorm(self: Tensor, axis: int | tuple[int, ...] = -1, eps: float = 1e-5)
     return centred * ((centred * centred).mean(axis, keepdim=True) + eps).rsqrt()
 
 
+def rmsnorm(x: Tensor, axis: int | tuple[int, ...] = -1, eps: float = 1e-5) -> Tensor:
+    """x / sqrt(mean of squares + eps), with the mean over `axis`."""
+    return x * (x.square().mean(axis, keepdim=True) + eps).rsqrt()
+
+
+def rotated(x: Tensor, cosines: Tensor, sines: Tensor, adjacent: bool) -> Tensor:
+    """Pairs of items of the last axis turned by angles (Su et al., 2021): as many as there are of these, each
+    of `adjacent` items or of one and the one half of them on. What is behind them stays."""
+    half = cosines.shape[-1]
+    turned, rest = x[..., :2 * half], x[..., 2 * half:]
+    if adjacent:
+        pairs = turned.unflatten(-1, (half, 2))
+        first, second = pairs[..., 0], pairs[..., 1]
+    else:
+        first, second = x[..., :half], x[..., half:2 * half]
+    real, imaginary = first * cosines - second * sines, second * cosines + first * sines
+    both = real.stack(imaginary, dim=-1).flatten(-2) if adjacent else real.cat(imaginary, dim=-1)
+    return both if 2 * half == x.shape[-1] else both.cat(rest, dim=-1)
+
+
 def normalize(self: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """self / max(norm, eps), with the p-norm over axis `dim`. p may be 0 (count of non-zeros) or infinite
     (largest magnitude, or smallest). The gradient of the norm is 0 where the norm is.

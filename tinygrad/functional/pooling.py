@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
@@ -31,9 +31,43 @@ if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
 
+class PoolGeometry(NamedTuple):
+    """Which windows a pooling is over, for each of the last axes."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: Pads
+    enlarged: Pads
+    """after the end for the windows that ceil_mode adds"""
+
+    @staticmethod
+    def of(x: Tensor, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
+           pads: Pads, ceil_mode: bool) -> PoolGeometry:
+        enlarged = list(pads)
+        for i, (n, k, s, d) in enumerate(zip(x.shape[x.ndim - len(kernel):], kernel, strides, dilations,
+                                             strict=True) if ceil_mode else ()):
+            (before, after), reach = pads[i], d * (k - 1) + 1
+            outs = ceildiv(n + before + after - reach, s) + 1
+            if (outs - 1) * s >= n + before:
+                outs -= 1  # a window must start in the input or in the padding before it
+            enlarged[i] = (before, after + max(0, (outs - 1) * s + reach - (n + before + after)))
+        return PoolGeometry(kernel, strides, dilations, pads, enlarged)
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The axes of a window's items."""
+        return tuple(range(-len(self.kernel), 0))
+
+    def windows(self, x: Tensor, value: float | int = 0) -> Tensor:
+        """(..., *outputs, *kernel), of `x` padded with `value`."""
+        padded = pad_spatial(x, self.enlarged, value)
+        return sliding_windows(padded, self.kernel, self.strides, self.dilations)
+
+
 def pool_geometry(x: Tensor, kernel_size: Sizes, stride: Sizes | None, dilation: Sizes, padding: Padding,
-                   ceil_mode: bool) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], Pads, Pads]:
-    """(kernel, stride, dilation, pads, pads enlarged after the end for the windows that ceil_mode adds)."""
+                   ceil_mode: bool) -> PoolGeometry:
+    """The windows that a user asks for. Raises ValueError for what is no pooling of `x`."""
     axes = 2 if isinstance(kernel_size, int) else len(kernel_size)
     if x.ndim < axes:
         raise ValueError(f"pooling over {axes} axes takes an input of at least as many, got shape {x.shape}")
@@ -41,18 +75,9 @@ def pool_geometry(x: Tensor, kernel_size: Sizes, stride: Sizes | None, dilation:
     strides = kernel if stride is None else per_axis("stride", stride, axes)
     dilations = per_axis("dilation", dilation, axes)
     pads = resolve_padding(padding, kernel, strides, dilations)
-    reach = [d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True)]
-    if any(2 * max(p) > r for p, r in zip(pads, reach, strict=True)):
+    if any(2 * max(p) > d * (k - 1) + 1 for p, d, k in zip(pads, dilations, kernel, strict=True)):
         raise ValueError(f"pooling takes padding of at most half the window, got {padding} for {kernel}")
-    enlarged = list(pads)
-    if ceil_mode:
-        for i, (n, (before, after)) in enumerate(zip(x.shape[x.ndim - axes:], pads, strict=True)):
-            outs = ceildiv(n + before + after - reach[i], strides[i]) + 1
-            if (outs - 1) * strides[i] >= n + before:
-                outs -= 1  # a window must start in the input or in the padding before it
-            missing = (outs - 1) * strides[i] + reach[i] - (n + before + after)
-            enlarged[i] = (before, after + max(0, missing))
-    return kernel, strides, dilations, pads, enlarged
+    return PoolGeometry.of(x, kernel, strides, dilations, pads, ceil_mode)
 
 
 def _counted_items(x: Tensor, axis: int, kernel: int, stride: int, dilation: int, counted: tuple[int, int],
@@ -76,16 +101,19 @@ def avg_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None =
     >>> Tensor([[1, 2], [3, 4]]).avg_pool2d().tolist()
     [[2.5]]
     """
-    kernel, strides, dilations, pads, enlarged = pool_geometry(self, kernel_size, stride, dilation, padding,
-                                                                ceil_mode)
-    inner = tuple(range(-len(kernel), 0))
-    total = sliding_windows(pad_spatial(self, enlarged), kernel, strides, dilations).sum(inner)
+    return mean_of_windows(self, pool_geometry(self, kernel_size, stride, dilation, padding, ceil_mode),
+                           count_include_pad)
+
+
+def mean_of_windows(x: Tensor, where: PoolGeometry, count_include_pad: bool) -> Tensor:
+    kernel, strides, dilations, pads, enlarged = where
+    total = where.windows(x).sum(where.inner)
     counted = pads if count_include_pad else [(0, 0)] * len(pads)
     if counted == enlarged:
         return total / math.prod(kernel)
     counts = functools.reduce(operator.mul, (
-        _counted_items(self, axis, *sizes)
-        for axis, *sizes in zip(inner, kernel, strides, dilations, counted, enlarged, strict=True)))
+        _counted_items(x, axis, *sizes)
+        for axis, *sizes in zip(where.inner, kernel, strides, dilations, counted, enlarged, strict=True)))
     return total / (counts.cast(total.dtype) if total.dtype.is_float else counts)
 
 
@@ -113,22 +141,24 @@ def max_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None =
     >>> Tensor([[1, 2], [3, 4]]).max_pool2d().tolist()
     [[4]]
     """
-    kernel, strides, dilations, _, pads = pool_geometry(self, kernel_size, stride, dilation, padding,
-                                                         ceil_mode)
-    axes = len(kernel)
-    inner = tuple(range(-axes, 0))
-    windows = sliding_windows(pad_spatial(self, pads, self.dtype.min), kernel, strides, dilations)
+    return largest_of_windows(self, pool_geometry(self, kernel_size, stride, dilation, padding, ceil_mode),
+                              return_indices)
+
+
+def largest_of_windows(x: Tensor, where: PoolGeometry,
+                       return_indices: bool) -> Tensor | tuple[Tensor, Tensor]:
+    axes, inner = len(where.kernel), where.inner
+    windows = where.windows(x, x.dtype.min)
     largest = windows.max(inner)
     if not return_indices:
         return largest
     from tinygrad.tensor import Tensor
 
-    spatial = self.shape[self.ndim - axes:]
+    spatial = x.shape[x.ndim - axes:]
     count = prod(spatial)
-    positions = Tensor.arange(count, device=self.device).reshape(*spatial)
-    positions = sliding_windows(pad_spatial(positions, pads, count), kernel, strides, dilations)
+    positions = where.windows(Tensor.arange(count, device=x.device).reshape(*spatial), count)
     found = windows == largest.reshape(*largest.shape, *(1,) * axes)
-    if self.dtype.is_float:
+    if x.dtype.is_float:
         found = found | windows.isnan()
     return largest, found.where(positions, count).min(inner)
 
@@ -222,14 +252,14 @@ def _interpolate_axis(x: Tensor, axis: int, outs: int, mode: str, align_corners:
         numerator = numerator.maximum(0)
     low = numerator // denominator
     share = (numerator - low * denominator).cast(x.dtype) / denominator
-    weights = {0: 1 - share, 1: share} if mode == "linear" else _cubic_weights(share)
+    weights = {0: 1 - share, 1: share} if mode == "linear" else cubic_weights(share)
     trailing = (1,) * (-axis - 1)
     parts = [_items(x, axis, (low + offset).clip(0, n - 1)) * weight.reshape(outs, *trailing)
              for offset, weight in weights.items()]
     return functools.reduce(operator.add, parts)
 
 
-def _cubic_weights(share: Any) -> dict[int, Any]:
+def cubic_weights(share: Any) -> dict[int, Any]:
     """The weights of the items around a position, `share` beyond item 0 (a tensor or an array): Keys's kernel
     at their distances."""
     a = CUBIC_SHARPNESS
@@ -291,7 +321,7 @@ def _taps(n: int, outs: int, mode: str, align_corners: bool) -> tuple[np.ndarray
     position = position.clip(0) if mode == "linear" else position
     low = np.floor(position).astype(np.int32)
     share = position - low
-    found = {0: 1 - share, 1: share} if mode == "linear" else _cubic_weights(share)
+    found = {0: 1 - share, 1: share} if mode == "linear" else cubic_weights(share)
     places = np.stack([(low + offset).clip(0, n - 1) for offset in found])
     weights = np.stack(list(found.values()))
     for i, j in itertools.combinations(range(len(places)), 2):

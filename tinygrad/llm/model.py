@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
+from tinygrad.functional.nn import rmsnorm, rotated
 from tinygrad.llm.cache import Cache, NoCache
 from tinygrad.llm.config import Config
 from tinygrad.llm.rope import Rope
@@ -93,7 +94,7 @@ class Transformer:
         if self.config.norm == "layer":
             y = x.layernorm(eps=self.config.eps)
         else:
-            y = x * (x.square().mean(-1, keepdim=True) + self.config.eps).rsqrt()
+            y = rmsnorm(x, eps=self.config.eps)
         y = y if weight is None else y * weight
         return y if bias is None else y + bias
 
@@ -102,16 +103,7 @@ class Transformer:
         if rope is None:
             return x
         cosines, sines = (table[positions].unsqueeze(1) for table in self.tables[rope])
-        rest, half = x[..., rope.size:], rope.size // 2
-        if rope.pairs:
-            pairs = x[..., :rope.size].unflatten(-1, (half, 2))
-            first, second = pairs[..., 0], pairs[..., 1]
-            both = (first * cosines - second * sines).stack(second * cosines + first * sines,
-                                                            dim=-1).flatten(-2)
-        else:
-            first, second = x[..., :half], x[..., half:rope.size]
-            both = (first * cosines - second * sines).cat(second * cosines + first * sines, dim=-1)
-        return both if rope.size == x.shape[-1] else both.cat(rest, dim=-1)
+        return rotated(x, cosines, sines, rope.pairs)
 
     # --- attention ----------------------------------------------------------------------------------------
 

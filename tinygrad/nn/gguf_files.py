@@ -12,7 +12,7 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias
 
@@ -218,10 +218,18 @@ def _check_apart(reader: GGUFReader, entries: Sequence[Entry]) -> None:
         if entry.name in seen:
             raise reader.fail(f"the tensor {entry.name!r} comes twice")
         seen.add(entry.name)
-    ordered = sorted((e for e in entries if e.end > e.start), key=lambda e: e.start)
-    for one, other in itertools.pairwise(ordered):
-        if other.start < one.end:
-            raise reader.fail(f"tensors {one.name!r} and {other.name!r} overlap at byte {other.start}")
+    overlap = first_overlap([(e.start, e.end, e.name) for e in entries])
+    if overlap:
+        raise reader.fail(overlap)
+
+
+def first_overlap(places: Iterable[tuple[int, int, str]]) -> str:
+    """Which two tensors (where each begins and ends, its name) share bytes of a file, as text."""
+    ordered = sorted(place for place in places if place[1] > place[0])
+    for (_, end, one), (start, _, other) in itertools.pairwise(ordered):
+        if start < end:
+            return f"tensors {one!r} and {other!r} overlap at byte {start}"
+    return ""
 
 
 def gguf_packed(path: PathLike) -> tuple[dict[str, Any], dict[str, Packed]]:

@@ -10,23 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tinygrad.dtype import dtypes, promote
+from tinygrad.functional.nn import rmsnorm
 from tinygrad.helpers import make_tuple, prod
 from tinygrad.tensor import Tensor
 
 Sizes = int | Sequence[int]
-
-
-def _kernel_sizes(layer: str, kernel_size: Sizes, axes: int) -> tuple[int, ...]:
-    sizes = make_tuple(kernel_size, axes)
-    if not sizes or any(k < 1 for k in sizes):
-        raise ValueError(f"{layer} takes kernel sizes >= 1, got {kernel_size}")
-    return sizes
-
-
-def _check_groups(layer: str, groups: int, in_channels: int, out_channels: int) -> None:
-    if groups < 1 or in_channels % groups != 0 or out_channels % groups != 0:
-        raise ValueError(f"{layer} takes channels divisible by groups={groups}, "
-                         f"got {in_channels} in and {out_channels} out")
 
 
 def _uniform(bound: float, *shape: int) -> Tensor:
@@ -52,7 +40,26 @@ class Linear:
         return x.linear(self.weight.transpose(), self.bias)
 
 
-class Conv2d:
+class _Convolution:
+    """Weights of (first, second/groups, *kernel) and a bias for each output, uniform within 1/sqrt(items that
+    one channel of the weight's second axis stands for)."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, first: int, second: int,
+                 groups: int, bias: bool) -> None:
+        layer = type(self).__name__
+        if groups < 1 or in_channels % groups != 0 or out_channels % groups != 0:
+            raise ValueError(f"{layer} takes channels divisible by groups={groups}, "
+                             f"got {in_channels} in and {out_channels} out")
+        self.kernel_size = make_tuple(kernel_size, 2)
+        if not self.kernel_size or any(k < 1 for k in self.kernel_size):
+            raise ValueError(f"{layer} takes kernel sizes >= 1, got {kernel_size}")
+        self.groups = groups
+        bound = 1 / math.sqrt(second // groups * prod(self.kernel_size))
+        self.weight = _uniform(bound, first, second // groups, *self.kernel_size)
+        self.bias = _uniform(bound, out_channels) if bias else None
+
+
+class Conv2d(_Convolution):
     """`Tensor.conv2d` with parameters; `kernel_size` may name any number of spatial axes (two for an int).
 
     weight (out_channels, in_channels/groups, *kernel) and bias (out_channels,) begin uniform within
@@ -64,15 +71,10 @@ class Conv2d:
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
                  padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True) -> None:
-        _check_groups(type(self).__name__, groups, in_channels, out_channels)
-        self.kernel_size = _kernel_sizes(type(self).__name__, kernel_size, 2)
+        super().__init__(in_channels, out_channels, kernel_size, out_channels, in_channels, groups, bias)
         self.stride = stride
         self.padding = padding
         self.dilation = dilation
-        self.groups = groups
-        bound = 1 / math.sqrt(in_channels // groups * prod(self.kernel_size))
-        self.weight = _uniform(bound, out_channels, in_channels // groups, *self.kernel_size)
-        self.bias = _uniform(bound, out_channels) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
@@ -87,7 +89,7 @@ class Conv1d(Conv2d):
                          groups, bias)
 
 
-class ConvTranspose2d:
+class ConvTranspose2d(_Convolution):
     """`Tensor.conv_transpose2d` with parameters; `kernel_size` may name any number of spatial axes.
 
     weight (in_channels, out_channels/groups, *kernel) and bias (out_channels,) begin uniform within
@@ -100,16 +102,11 @@ class ConvTranspose2d:
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
                  padding: Sizes = 0, output_padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1,
                  bias: bool = True) -> None:
-        _check_groups(type(self).__name__, groups, in_channels, out_channels)
-        self.kernel_size = _kernel_sizes(type(self).__name__, kernel_size, 2)
+        super().__init__(in_channels, out_channels, kernel_size, in_channels, out_channels, groups, bias)
         self.stride = stride
         self.padding = padding
         self.output_padding = output_padding
         self.dilation = dilation
-        self.groups = groups
-        bound = 1 / math.sqrt(out_channels // groups * prod(self.kernel_size))
-        self.weight = _uniform(bound, in_channels, out_channels // groups, *self.kernel_size)
-        self.bias = _uniform(bound, out_channels) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.conv_transpose2d(self.weight, self.bias, self.groups, self.stride, self.dilation,
@@ -268,7 +265,7 @@ class RMSNorm:
         if self.weight is not None and x.shape[-1:] != self.weight.shape:
             raise ValueError(f"RMSNorm takes an input (..., {self.weight.shape[0]}), got {x.shape}")
         wide = x.cast(promote(x.dtype, dtypes.float32))
-        out = (wide * ((wide * wide).mean(-1, keepdim=True) + self.eps).rsqrt()).cast(x.dtype)
+        out = rmsnorm(wide, eps=self.eps).cast(x.dtype)
         return out if self.weight is None else out * self.weight
 
 

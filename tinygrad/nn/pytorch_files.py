@@ -36,21 +36,9 @@ STORAGES: dict[str, DType] = {
     "UntypedStorage": dtypes.uint8,
 }
 TYPES: dict[str, DType] = {
-    "float64": dtypes.float64,
-    "float32": dtypes.float32,
-    "float16": dtypes.float16,
-    "bfloat16": dtypes.bfloat16,
+    **{dtype.name: dtype for dtype in (*STORAGES.values(), dtypes.uint64, dtypes.uint32, dtypes.uint16)},
     "float8_e4m3fn": dtypes.fp8e4m3,
     "float8_e5m2": dtypes.fp8e5m2,
-    "int64": dtypes.int64,
-    "int32": dtypes.int32,
-    "int16": dtypes.int16,
-    "int8": dtypes.int8,
-    "uint64": dtypes.uint64,
-    "uint32": dtypes.uint32,
-    "uint16": dtypes.uint16,
-    "uint8": dtypes.uint8,
-    "bool": dtypes.bool,
 }
 OTHER_TYPES = ("ComplexFloatStorage", "ComplexDoubleStorage", "QInt8Storage", "QUInt8Storage",
                "QInt32Storage", "complex32", "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz")

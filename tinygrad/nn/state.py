@@ -23,8 +23,10 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.files import written_whole
 from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.nn import pytorch_files
+from tinygrad.nn.gguf_files import first_overlap
 from tinygrad.nn.gguf_files import gguf_load as gguf_load
 from tinygrad.nn.gguf_files import gguf_save as gguf_save
+from tinygrad.nn.pytorch_files import is_size
 from tinygrad.tensor import Tensor
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -220,10 +222,6 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 def _safe_entry(name: str, key: str, entry: Any, size: int) -> tuple[DType, tuple[int, ...], int, int]:
     """(dtype, shape, start, end) of one tensor, checked."""
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
@@ -233,9 +231,9 @@ def _safe_entry(name: str, key: str, entry: Any, size: int) -> tuple[DType, tupl
         raise ValueError(f"{name}: tensor {key!r} has dtype {entry['dtype']!r}; "
                          f"known are {', '.join(_SAFE_TYPES)}")
     shape, offsets = entry["shape"], entry["data_offsets"]
-    if not isinstance(shape, list) or not all(_is_size(n) for n in shape):
+    if not isinstance(shape, list) or not all(is_size(n) for n in shape):
         raise ValueError(f"{name}: tensor {key!r} has shape {shape!r}, which is not a list of sizes")
-    if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_size(n) for n in offsets):
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(is_size(n) for n in offsets):
         raise ValueError(f"{name}: tensor {key!r} has data_offsets {offsets!r}, which are not two positions")
     start, end = offsets
     if not start <= end <= size:
@@ -267,11 +265,9 @@ def safe_load(fn: PathLike | Tensor) -> dict[str, Tensor]:
     begin, header = _safe_header(data, name)
     payload = data[begin:]
     entries = {k: _safe_entry(name, k, v, len(payload)) for k, v in header.items() if k != "__metadata__"}
-    last_end, last_key = 0, ""
-    for key, (_, _, start, end) in sorted(entries.items(), key=lambda item: (item[1][2], item[1][3])):
-        if start < last_end:
-            raise ValueError(f"{name}: tensors {last_key!r} and {key!r} overlap at byte {start}")
-        last_end, last_key = end, key
+    overlap = first_overlap([(start, end, key) for key, (_, _, start, end) in entries.items()])
+    if overlap:
+        raise ValueError(f"{name}: {overlap}")
     return {key: _as_tensor(payload[start:end], dtype, shape)
             for key, (dtype, shape, start, end) in entries.items()}
 

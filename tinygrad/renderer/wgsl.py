@@ -10,16 +10,14 @@ run time, for a constant that is none is refused. `wgsl_functions.py` has what W
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer import Native, Renderer, same_in_every_lane
-from tinygrad.renderer.c_arithmetic import CArithmetic
+from tinygrad.renderer.c import CWriter
 from tinygrad.renderer.launch import launch_of
 from tinygrad.renderer.machine import NARROW_FLOATS, WIDE_FLOATS, blocks
 from tinygrad.renderer.wgsl_functions import WGSLFunctions, is_narrow
@@ -47,12 +45,12 @@ class WGSLRenderer(Renderer):
         self.most_rounds = most_rounds
         """of all loops of a thread together: a driver may stop a thread after them"""
         self.fused = fused
+
     @property
     def native(self) -> Native:
         """A product and a sum of float64, and of float32 without float64, is a function of integers."""
         has_float64 = not self.machine.missing & {dtypes.float64, dtypes.uint64}
         return Native(fused=self.fused | {dtypes.float64 if has_float64 else dtypes.float32})
-
 
     def render(self, name: str, program: list[UOp]) -> str:
         self.check(name, program)
@@ -133,29 +131,22 @@ class OpenLoop:
     is_innermost: bool = True
 
 
-class _Writer(CArithmetic):
-    """Writes one kernel, statement by statement. `values` has the WGSL expression that each node now is."""
+class _Writer(CWriter):
+    """Writes one kernel, as `CWriter` does where WGSL is like C."""
 
     functions: WGSLFunctions
-    statements: ClassVar[dict[Ops, Callable[[Any, UOp], None]]]
 
     def __init__(self, name: str, program: list[UOp], functions: WGSLFunctions, copies: int) -> None:
-        super().__init__(functions.dialect)
+        super().__init__(name, program, functions.dialect)
         self.functions = functions
         self.copies = copies
         """of the bodies of innermost loops"""
         self.open_loops: list[OpenLoop] = []
-        self.name = name
-        self.program = program
-        self.values: dict[UOp, str] = {}
         self.lanes: dict[UOp, list[str]] = {}
-        self.declarations: list[str] = []
         self.hidden: dict[str, str] = {}
         """constants that the compiler shall not compute with"""
         self.globals: list[str] = []
         nodes = dict.fromkeys(program)
-        self.buffers = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda n: int(n.arg[0]))
-        self.variables = [n for n in nodes if n.op is Ops.VARIABLE]
         sums = (Ops.ADD, Ops.SUB, Ops.MULACC)
         self.kept_sums = {s for n in nodes if n.op in sums or n.op in Family.COMPARE
                           for s in n.src if s.op in sums and s.dtype in WIDE_FLOATS}
@@ -197,22 +188,12 @@ class _Writer(CArithmetic):
 
     # --- words of the statements ----------------------------------------------------------------------------
 
-    def refuse(self, node: UOp) -> None:
-        dtype = node.src[0].dtype if node.src else node.dtype
-        raise ValueError(f"kernel {self.name}: WGSL cannot say {node.op.name} of {dtype} ({node})")
-
     def emit(self, hint: str, dtype: DType, expression: str) -> str:
         name = self.fresh(hint)
         self.line(f"let {name}: {self.functions.type(dtype)} = {self.functions.wrapped(dtype, expression)};")
         return name
 
-    # --- arguments, constants, loops ------------------------------------------------------------------------
-
-    def argument(self, node: UOp) -> None:
-        """Arguments have had their names from the start."""
-
-    def const(self, node: UOp) -> None:
-        self.values[node] = self.functions.constant(node.dtype, node.arg)
+    # --- registers, arrays, loops ---------------------------------------------------------------------------
 
     def register(self, node: UOp) -> None:
         if node not in self.values:
@@ -236,9 +217,6 @@ class _Writer(CArithmetic):
         number = f"{where}.{AXES[int(node.arg[0][-1])]}"
         self.values[node] = self.emit("id", dtypes.index,
                                       self.functions.converted(number, dtypes.uint32, dtypes.index))
-
-    def barrier(self, node: UOp) -> None:
-        self.line("workgroupBarrier();")
 
     def open_loop(self, node: UOp) -> None:
         if node.arg[1] is not RangeKind.LOOP:
@@ -275,9 +253,6 @@ class _Writer(CArithmetic):
         self.line("}")
 
     # --- memory ---------------------------------------------------------------------------------------------
-
-    def index(self, node: UOp) -> None:
-        """What is at an address is said where it is used."""
 
     def offset(self, place: UOp, lane: int) -> str:
         """The place of an item, as WGSL counts: without a sign."""
@@ -437,16 +412,13 @@ class _Writer(CArithmetic):
 
 
 _Writer.statements = {
-    **dict.fromkeys((Ops.PARAM, Ops.VARIABLE), _Writer.argument),
+    **CWriter.statements,
     **dict.fromkeys((Ops.SCRATCH, Ops.SHARED), _Writer.array),
     **dict.fromkeys(Family.ELEMENTWISE - Family.ELEMENTARY, _Writer.compute),
-    Ops.CONST: _Writer.const,
     Ops.REGISTER: _Writer.register,
     Ops.SPECIAL: _Writer.special,
-    Ops.BARRIER: _Writer.barrier,
     Ops.RANGE: _Writer.open_loop,
     Ops.END: _Writer.close_loop,
-    Ops.INDEX: _Writer.index,
     Ops.LOAD: _Writer.load,
     Ops.STORE: _Writer.store,
     Ops.VECTORIZE: _Writer.vectorize,

@@ -36,7 +36,7 @@ class WGSLFunctions(Functions):
     def __init__(self, index: str, fused: frozenset[DType], widens: bool = True) -> None:
         super().__init__(Dialect(
             name="WGSL", types={**_TYPES, dtypes.index: index}, math="{name}", wraps=True,
-            bitcast="bitcast<{target}>({value})"))
+            barrier="workgroupBarrier();", bitcast="bitcast<{target}>({value})"))
         self.fused = fused
         """dtypes of which the device's own `fma` rounds once"""
         self.widens = widens

@@ -12,8 +12,9 @@ import shutil
 import subprocess
 import tempfile
 import weakref
-from dataclasses import replace
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from tinygrad.helpers import getenv, numbered
@@ -28,28 +29,56 @@ FLAGS = ("-x", "c", "-std=gnu11", "-O2", "-w", "-shared", "-fPIC",
          "-fwrapv", "-flax-vector-conversions",
          # the plan says what runs in lanes; gcc 12's vectorizer breaks down on some of the other loops
          "-fno-tree-vectorize")
-COMPILERS = ("clang", "gcc", "cc")
 
 
-@cache
-def compiler() -> str:
-    """The path of the C compiler: the environment's CC, or the first of `COMPILERS` on the path. Raises
-    RuntimeError where there is none."""
-    asked = str(getenv("CC", ""))
-    for name in (asked,) if asked else COMPILERS:
-        found = shutil.which(name)
-        if found:
-            return found
-    missing = f"CC names {asked!r}, which is not" if asked else f"none of {', '.join(COMPILERS)} is"
-    raise RuntimeError(f"CPU:C needs a C compiler, and {missing} there: install clang or gcc (apt-get "
-                       "install clang; xcode-select --install), or use the CPU device, which needs neither")
+@dataclass(frozen=True)
+class HostCompiler:
+    """A compiler of the host that is run as a program."""
+
+    user: str
+    """what needs it"""
+    language: str
+    variable: str
+    """of the environment, which may say which it is"""
+    names: tuple[str, ...]
+    """what is looked for on the path"""
+    otherwise: str
+    """what to do where there is none"""
+
+    @property
+    def path(self) -> str:
+        """The path of the compiler: what the environment says, or the first of its names there is. Raises
+        RuntimeError where there is none."""
+        asked = str(getenv(self.variable, ""))
+        for name in (asked,) if asked else self.names:
+            found = shutil.which(name)
+            if found:
+                return found
+        missing = f"{self.variable} names {asked!r}, which is not" if asked else \
+            f"none of {', '.join(self.names)} is"
+        raise RuntimeError(f"{self.user} needs a {self.language} compiler, and {missing} there: "
+                           f"{self.otherwise}")
+
+    @cached_property
+    def version(self) -> str:
+        """What the compiler says of itself."""
+        words = subprocess.run([self.path, "--version"], capture_output=True, text=True, check=False).stdout
+        return words.partition("\n")[0]
+
+    def compile(self, source: str, path: Path, flags: Sequence[str], libraries: Sequence[str] = (),
+                shown: str = "") -> None:
+        """Write a shared object. Raises RuntimeError with the compiler's words and the source, or as much of
+        it as is to be `shown`."""
+        command = [self.path, *flags, "-o", str(path), "-", *libraries]
+        done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = f"{self.path} does not accept this kernel:\n{done.stderr}\n{numbered(shown or source)}"
+            raise RuntimeError(said)
 
 
-@cache
-def compiler_version() -> str:
-    """What the compiler says of itself."""
-    words = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
-    return words.partition("\n")[0]
+C_COMPILER = HostCompiler(
+    "CPU:C", "C", "CC", ("clang", "gcc", "cc"), "install clang or gcc (apt-get install clang; xcode-select "
+    "--install), or use the CPU device, which needs neither")
 
 
 def target_flags() -> list[str]:
@@ -74,11 +103,7 @@ def compile_c(source: str) -> SharedObject:
     """C source as loaded machine code. Raises RuntimeError with the compiler's words and the source."""
     with tempfile.TemporaryDirectory(prefix="tinygrad-") as folder:
         path = Path(folder) / "kernel.so"
-        command = [compiler(), *FLAGS, *target_flags(), "-o", str(path), "-", "-lm"]
-        done = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = f"{compiler()} does not accept this kernel:\n{done.stderr}\n{numbered(source)}"
-            raise RuntimeError(said)
+        C_COMPILER.compile(source, path, (*FLAGS, *target_flags()), ("-lm",))
         return SharedObject(path)
 
 
@@ -90,7 +115,7 @@ class CDevice(HostDevice):
 
     @property
     def compiler(self) -> str:
-        return compiler_version()
+        return C_COMPILER.version
 
     def disassembly(self, code: SharedObject) -> str:
         """As objdump prints it, where that is installed."""
@@ -105,6 +130,6 @@ class CDevice(HostDevice):
 
 def open_device(name: str) -> CDevice:
     """The CPU as C. Raises RuntimeError where there is no compiler."""
-    compiler()
+    _ = C_COMPILER.path
     machine = replace(host(), l2_bytes=Machine.l2_bytes, l3_bytes=0, matrix_units=())
     return CDevice(name, CPUAllocator(name), CRenderer(machine=machine))

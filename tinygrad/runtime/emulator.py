@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,13 +22,13 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import CompiledDevice
-from tinygrad.helpers import getenv, numbered, prod
+from tinygrad.helpers import numbered, prod
 from tinygrad.renderer.c_blocks import BlocksRenderer
 from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
 from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.metal import metal_renderer
 from tinygrad.runtime.cpu import CPUAllocator
-from tinygrad.runtime.cpu_c import SharedObject
+from tinygrad.runtime.cpu_c import HostCompiler, SharedObject
 from tinygrad.runtime.launch import Arguments
 from tinygrad.store import key_of, store_of
 
@@ -40,6 +38,9 @@ FLAGS = ("-x", "c++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread",
          "-ffp-contract=off", "-fwrapv", "-fno-math-errno",
          "-U_FORTIFY_SOURCE")  # a jump to another fiber is no mistake
 COMPILERS = ("g++", "clang++", "c++")
+CPP_COMPILER = HostCompiler(
+    "the emulator", "C++", "CXX", COMPILERS, "install g++ or clang++ (apt-get install g++; xcode-select "
+    "--install), or say which by CXX")
 MOST_THREADS = 1024
 """Of a block, as on the GPUs; also in blocks.h."""
 
@@ -60,28 +61,6 @@ LANGUAGES = {
 
 
 @cache
-def compiler() -> str:
-    """The path of the C++ compiler: the environment's CXX, or the first of `COMPILERS` on the path. Raises
-    RuntimeError where there is none."""
-    asked = str(getenv("CXX", ""))
-    for name in (asked,) if asked else COMPILERS:
-        found = shutil.which(name)
-        if found:
-            return found
-    missing = f"CXX names {asked!r}, which is not there" if asked else \
-        f"none of {', '.join(COMPILERS)} is there"
-    raise RuntimeError(f"the emulator needs a C++ compiler, and {missing}: install g++ or clang++ (apt-get "
-                       "install g++; xcode-select --install), or say which by CXX")
-
-
-@cache
-def compiler_version() -> str:
-    """What the compiler says of itself."""
-    words = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
-    return words.partition("\n")[0]
-
-
-@cache
 def headers() -> str:
     """The text of all headers, on which compiled code depends."""
     return "".join(path.read_text() for path in sorted(HEADERS.rglob("*")) if path.is_file())
@@ -91,7 +70,7 @@ def compile_cpp(text: str, shown: str = "") -> SharedObject:
     """C++ as loaded machine code, which is kept on disk. Raises RuntimeError with the compiler's words and
     the source, or as much of it as is to be `shown`."""
     kept = store_of("emulated")
-    key = key_of(text, headers(), compiler_version(), *FLAGS)
+    key = key_of(text, headers(), CPP_COMPILER.version, *FLAGS)
     with tempfile.TemporaryDirectory(prefix="tinygrad-") as folder:
         path = Path(folder) / "kernel.so"
         path.write_bytes(kept.get_or_make(key, lambda: shared_object(text, path, shown)))
@@ -100,11 +79,7 @@ def compile_cpp(text: str, shown: str = "") -> SharedObject:
 
 def shared_object(text: str, path: Path, shown: str) -> bytes:
     """The file of a library compiled from C++, made at `path`."""
-    command = [compiler(), *FLAGS, f"-I{HEADERS}", "-o", str(path), "-"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{compiler()} does not accept this kernel:\n{done.stderr}\n"
-                           f"{numbered(shown or text)}")
+    CPP_COMPILER.compile(text, path, (*FLAGS, f"-I{HEADERS}"), shown=shown)
     return path.read_bytes()
 
 
@@ -163,7 +138,7 @@ class EmulatedDevice(CompiledDevice):
 
     @property
     def compiler(self) -> str:
-        return compiler_version()
+        return CPP_COMPILER.version
 
     def compile(self, source: str) -> SharedObject:
         """Machine code for this CPU. Raises RuntimeError with the compiler's words and the source."""
@@ -178,5 +153,5 @@ class EmulatedDevice(CompiledDevice):
 
 def open_device(name: str) -> EmulatedDevice:
     """The emulator of a language. Raises RuntimeError where there is no C++ compiler."""
-    compiler()
+    _ = CPP_COMPILER.path
     return EmulatedDevice(name, LANGUAGES[name.partition(":")[0]])

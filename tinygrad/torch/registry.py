@@ -45,20 +45,17 @@ def operator(*names: str, promoted: bool = False, random: bool = False, needs_la
             whole = name if name.startswith("prims.") else f"aten.{name}"
             full = whole if whole.count(".") > 1 else f"{whole}.default"
             OPERATORS[full] = function
-            if promoted:
-                PROMOTED.add(full)
-            if random:
-                RANDOM.add(full)
-            if needs_layout:
-                NEED_LAYOUT.add(full)
+            for marked, is_one in ((PROMOTED, promoted), (RANDOM, random), (NEED_LAYOUT, needs_layout)):
+                if is_one:
+                    marked.add(full)
         return function
     return enter
 
 
-def enter_all(table: Mapping[str, Function], promoted: bool = False) -> None:
+def enter_all(table: Mapping[str, Function], promoted: bool = False, random: bool = False) -> None:
     """Enter a table of names, several of them separated by spaces, and functions."""
     for names, function in table.items():
-        operator(*names.split(), promoted=promoted)(function)
+        operator(*names.split(), promoted=promoted, random=random)(function)
 
 
 def gradients_at(operands: Sequence[Tensor], function: Callable[..., Tensor], g: Tensor) -> list[Tensor]:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from tinygrad import observer
 from tinygrad.device import Device
-from tinygrad.nn.onnx.host import HOST, MOST_ITEMS, MOVES, Unknown, known_sizes
+from tinygrad.nn.onnx.host import MOST_ITEMS, MOVES, Unknown, known_sizes, on_arrays
 from tinygrad.nn.onnx.model import Graph, Node, OnnxError, Reference
 from tinygrad.nn.onnx.places import has_indices, reach, what_is_out_of_range, wrong_axis
 from tinygrad.nn.onnx.registry import (
@@ -201,7 +201,7 @@ class Evaluator:
             raise IndexError(wrong)
         if has_indices(node) and id(inputs[1]) in self.fixed:
             self._check_places(node, *inputs[:2])
-        results = self._on_host(node, inputs, attributes)
+        results = self._on_host(node, operator, inputs, attributes)
         if results is None:
             if len(inputs) < operator.required:
                 raise TypeError(f"takes {operator.required} inputs, got {len(inputs)}")
@@ -222,8 +222,9 @@ class Evaluator:
         if wrong:
             raise IndexError(wrong)
 
-    def _on_host(self, node: Node, inputs: list[Value], attributes: dict[str, Any]) -> list[Value] | None:
-        function = HOST.get(node.op) if not node.domain else None
+    def _on_host(self, node: Node, operator: Operator, inputs: list[Value],
+                 attributes: dict[str, Any]) -> list[Value] | None:
+        function = on_arrays(operator)
         known = all(x is None or is_size(x) or isinstance(x, Sizes) or (
             node.op in MOVES and isinstance(x, np.ndarray) and x.dtype.kind == "O") for x in inputs)
         if function is None or not (known or node.op in ("Shape", "Size")):
@@ -318,11 +319,8 @@ def _with_attributes(graph: Graph, given: dict[str, Any]) -> Graph:
         attributes = {k: given.get(v.name) if isinstance(v, Reference) else
                       _with_attributes(v, given) if isinstance(v, Graph) else v
                       for k, v in node.attributes.items() if not isinstance(v, Reference) or v.name in given}
-        nodes.append(Node(node.domain, node.op, node.name, node.inputs, node.outputs, attributes,
-                          node.version,
-                          node.target, node.proto))
-    return Graph(graph.name, graph.inputs, graph.outputs, graph.constants, nodes, graph.defaults,
-                 graph.attributes, graph.captured, is_kept=False)
+        nodes.append(replace(node, attributes=attributes))
+    return replace(graph, nodes=nodes, is_kept=False)
 
 
 def _has_references(graph: Graph) -> bool:

@@ -1,16 +1,18 @@
 """The operators that make shapes, over NumPy arrays: what models do to sizes is folded while it is traced.
 
 A function here is called as the operator in every version of its signature. It raises `Unknown` where the
-result is too large to be a shape, and the tensor's function is called instead.
+result is too large to be a shape, and the tensor's function is called instead. Where that does the same to
+arrays, it is what `on_arrays` gives.
 """
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tinygrad.helpers import prod
+from tinygrad.nn.onnx.registry import Operator, to_form
 from tinygrad.nn.onnx.values import Array, Sizes, Value
 
 MOST_ITEMS = 1 << 12
@@ -34,14 +36,6 @@ def _check_size(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def _axes(axes: Any) -> tuple[int, ...] | None:
-    return None if axes is None else tuple(int(a) for a in np.asarray(axes).reshape(-1))
-
-
-def shape(data: Any, *, start: int = 0, end: int | None = None) -> Value:
-    return Sizes.of(data.shape[start:end])
-
-
 def known_sizes(function: Callable[..., Any], inputs: Sequence[Value],
                 attributes: dict[str, Any]) -> list[Value]:
     """What a function here gives for inputs among which are `Sizes`. Raises Unknown where it asks for their
@@ -57,32 +51,6 @@ def known_sizes(function: Callable[..., Any], inputs: Sequence[Value],
             Sizes.of(x, kind) for x in results]
 
 
-def reshape(data: Array, shape: Any, *, allowzero: int = 0) -> Array:
-    return data.reshape([data.shape[i] if n == 0 and not allowzero else int(n) for i, n in enumerate(shape)])
-
-
-def flatten(data: Array, *, axis: int = 1) -> Array:
-    return data.reshape(prod(data.shape[:axis]), prod(data.shape[axis:]))
-
-
-def squeeze(data: Array, axes: Any = None) -> Array:
-    return np.squeeze(data, _axes(axes))
-
-
-def unsqueeze(data: Array, axes: Any) -> Array:
-    return np.expand_dims(data, _axes(axes) or ())
-
-
-def slice_(data: Array, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Array:
-    index = [slice(None)] * data.ndim
-    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        axis, step = i if axes is None else int(axes[i]), 1 if steps is None else int(steps[i])
-        # an end before the first item, which Python would count from the back
-        stop = None if step < 0 and end < -data.shape[axis] else int(end)
-        index[axis] = slice(int(start), stop, step)
-    return data[tuple(index)]
-
-
 def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Array:
     _check_size(max(0, -((limit.item() - start.item()) // -delta.item())))
     return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
@@ -96,7 +64,7 @@ def split(data: Array, split: Any = None, *, axis: int = 0, num_outputs: int | N
 
 def reduce(function: Callable[..., Array]) -> Callable[..., Array]:
     def reduced(data: Array, axes: Any = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
-        along = _axes(axes) or None
+        along = None if axes is None else tuple(int(a) for a in np.asarray(axes).reshape(-1)) or None
         if along is None and noop_with_empty_axes:
             return data
         return np.asarray(function(_small(data), axis=along, keepdims=bool(keepdims)))
@@ -137,10 +105,6 @@ def cast(data: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> 
     return data.astype(kind)
 
 
-def gather(data: Array, indices: Array, *, axis: int = 0) -> Array:
-    return np.take(data, indices.astype(np.int64), axis=axis)
-
-
 def constant_of_shape(input: Array, *, value: Array | None = None) -> Array:
     fill = np.zeros(1, np.float32) if value is None else value
     if fill.dtype.kind not in "biuf":
@@ -159,61 +123,51 @@ def tile(input: Array, repeats: Array) -> Array:
     return np.tile(input, tuple(int(n) for n in repeats))
 
 
-def constant(**attributes: Any) -> Array:
-    ((name, value),) = attributes.items()
-    kinds: dict[str, Any] = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32,
-                             "value_floats": np.float32, "value_string": object, "value_strings": object}
-    return np.asarray(value, kinds.get(name))
-
-
 HOST: dict[str, Callable[..., Any]] = {
     "Abs": lambda X: np.abs(X),
-    "Add": lambda A, B, **_: _small(A + B),
-    "And": lambda A, B: _small(A & B),
     "Cast": cast,
     "Ceil": lambda X: np.ceil(X),
-    "Concat": lambda *inputs, axis: _small(np.concatenate(inputs, axis)),
-    "Constant": constant,
     "ConstantOfShape": constant_of_shape,
     "Div": lambda A, B, **_: _small(divide(A, B)),
     "Equal": lambda A, B: _small(equal(A, B)),
     "Expand": expand,
-    "Flatten": flatten,
     "Floor": lambda X: np.floor(X),
-    "Gather": gather,
-    "Greater": lambda A, B: _small(A > B),
-    "GreaterOrEqual": lambda A, B: _small(A >= B),
-    "Identity": lambda input: input,
-    "Less": lambda A, B: _small(A < B),
-    "LessOrEqual": lambda A, B: _small(A <= B),
     "Max": lambda *data_0: _small(np.maximum.reduce(np.broadcast_arrays(*data_0))),
     "Min": lambda *data_0: _small(np.minimum.reduce(np.broadcast_arrays(*data_0))),
     "Mod": modulo,
-    "Mul": lambda A, B, **_: _small(A * B),
-    "Neg": lambda X: -X,
     "NonZero": lambda X: np.stack(_small(X).nonzero()),
     "Not": lambda X: ~X,
-    "Or": lambda A, B: _small(A | B),
     "Range": range_,
     "ReduceMax": reduce(np.max),
     "ReduceMin": reduce(np.min),
     "ReduceProd": reduce(np.prod),
     "ReduceSum": reduce(np.sum),
-    "Reshape": reshape,
-    "Shape": shape,
-    "Size": lambda data: Sizes.of(prod(data.shape)),
-    "Slice": slice_,
     "Split": split,
     "Sqrt": lambda X: np.sqrt(X),
-    "Squeeze": squeeze,
-    "Sub": lambda A, B, **_: _small(A - B),
     "Tile": tile,
     "Transpose": lambda data, *, perm=None: np.transpose(data, perm),
-    "Unsqueeze": unsqueeze,
     "Where": lambda condition, X, Y: _small(np.where(condition, X, Y)),
 }
 """By the name of the operator. What they do is said by NumPy; the ones above say what differs from it."""
 
+SAME = frozenset({
+    "Add", "And", "Concat", "Constant", "Flatten", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less",
+    "LessOrEqual", "Mul", "Neg", "Or", "Reshape", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze"})
+"""Those whose functions do to arrays what they do to tensors."""
+
 MOVES = frozenset({"Concat", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split",
                    "Squeeze", "Tile", "Transpose", "Unsqueeze"})
 """Those that move items as they are: strings, too."""
+
+
+def on_arrays(operator: Operator) -> Callable[..., Any] | None:
+    """What an operator does to arrays; None where it is done to tensors only."""
+    if operator.domain or operator.name not in SAME:
+        return None if operator.domain else HOST.get(operator.name)
+    function = inspect.unwrap(operator.function)
+
+    def applied(*inputs: Value, **attributes: Any) -> Any:
+        arguments = [to_form(x, operator.form(i), lambda array: array, np.asarray)
+                     for i, x in enumerate(inputs)]
+        return _small(function(*arguments, **attributes))
+    return applied

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -246,7 +246,7 @@ class _Reader:
                 self.refuse(f"{op} with {', '.join(sorted(unknown))}", str(node))
             if target.variadic is None and len(node.inputs) > len(target.forms):
                 self.refuse(f"{op} of {len(node.inputs)} inputs", str(node))
-        return Node(domain, op, node.name, node.inputs, node.outputs, attributes, version, target, proto)
+        return replace(node, target=target)
 
     def refuse(self, what: str, node: str) -> None:
         self.unsupported.setdefault(what, []).append(node)
@@ -399,7 +399,7 @@ def _domain(name: str) -> str:
 
 def _bits(kind: np.dtype[Any]) -> int:
     """Bits of an item in a file, where those of less than a byte are packed."""
-    found = [int(n) for n in ("2", "4") if kind.name in (f"int{n}", f"uint{n}", f"float{n}_e2m1fn")]
+    found = [n for n in (2, 4) if kind.name in (f"int{n}", f"uint{n}", f"float{n}_e2m1fn")]
     return found[0] if found else kind.itemsize * 8
 
 

@@ -5,8 +5,8 @@ attributes by keyword (after `*`). A version of another signature or meaning has
 `Squeeze` is the operator as it was in the beginning, `Squeeze_13` what it is since version 13. Annotations
 say in which form an input is wanted: tensors where nothing is said; `Ints`, `int`, `float`, `bool`,
 `Strings` and `Array` as values that the host knows; `Items` as tensors, but for strings and numbers that no
-tensor holds; `Value` as it comes. A keyword `n_outputs` gets the number of results
-that the node names.
+tensor holds; `Value` as it comes. Attributes that several operators have are a `TypedDict`: `**options:
+Unpack[WindowAttributes]`. A keyword `n_outputs` gets the number of results that the node names.
 
 The standard's own table (`onnx.defs`) gives results their types: where it says that a result has the type of
 an input, or always one type, results are cast to that.
@@ -91,13 +91,13 @@ def register(function: Function, name: str, domain: str = "", random: bool = Fal
     parameters = list(inspect.signature(function).parameters.values())
     inputs = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = [hints.get(p.name, Tensor) for p in parameters if p.kind is p.VAR_POSITIONAL]
+    attributes = _attributes_of(function)
     versions = OPERATORS.setdefault((domain, operator), [])
     versions.append(Operator(
         domain, operator, since, function, tuple(hints.get(p.name, Tensor) for p in inputs),
-        variadic[0] if variadic else None,
-        frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
+        variadic[0] if variadic else None, frozenset(attributes),
         sum(p.default is p.empty for p in inputs),
-        frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty)))
+        frozenset(name for name, is_needed in attributes.items() if is_needed)))
     versions.sort(key=lambda v: v.since)
     if random:
         RANDOM.add(operator)
@@ -107,6 +107,30 @@ def ops(domain: str = "", **functions: Function) -> None:
     """Register operators that one line says, by name."""
     for name, function in functions.items():
         register(function, name, domain)
+
+
+def with_attributes_of(function: Function) -> Callable[[F], F]:
+    """Let a function that hands its `**attributes` on to another have those of that one."""
+    def marked(outer: F) -> F:
+        _HANDED_ON[outer] = function
+        return outer
+    return marked
+
+
+_HANDED_ON: dict[Function, Function] = {}
+
+
+def _attributes_of(function: Function) -> dict[str, bool]:
+    """The attributes that a function takes, and whether they must be there."""
+    parameters = inspect.signature(function).parameters.values()
+    found = {p.name: p.default is p.empty for p in parameters if p.kind is p.KEYWORD_ONLY}
+    for rest in (p.name for p in parameters if p.kind is p.VAR_KEYWORD):
+        if function in _HANDED_ON:
+            found.update(_attributes_of(_HANDED_ON[function]))
+        else:
+            (shared,) = typing.get_args(typing.get_type_hints(function)[rest])
+            found.update({name: name in shared.__required_keys__ for name in shared.__annotations__})
+    return found
 
 
 def find(domain: str, name: str, version: int) -> Operator | None:

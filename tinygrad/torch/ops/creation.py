@@ -51,63 +51,25 @@ enter_all({
 })
 
 
-def random_type(dtype: DType | None) -> DType:
-    return dtype or dtypes.float32
-
-
-def drawn(draw: Callable[..., Tensor], size: Sequence[int], dtype: DType, **options: Any) -> Tensor:
+def drawn(draw: Callable[..., Tensor], size: Sequence[int], dtype: DType | None, **options: Any) -> Tensor:
     """Random numbers of a shape. Where its sizes vary, they are drawn for the bounds, and the first taken."""
-    whole = draw(*largest_shape(size), dtype=dtype, device="CPU", **options)
+    whole = draw(*largest_shape(size), dtype=dtype or dtypes.float32, device="CPU", **options)
     return whole.shrink([(0, n) for n in size]) if is_symbolic(size) else whole
 
 
-@operator("rand", random=True)
 def rand(size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
-    return drawn(Tensor.rand, size, random_type(dtype))
+    return drawn(Tensor.rand, size, dtype)
 
 
-@operator("rand_like", random=True)
-def rand_like(x: Tensor, dtype: DType | None = None, **options: Any) -> Tensor:
-    return rand(x.shape, dtype or x.dtype)
-
-
-@operator("randn", random=True)
 def randn(size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
-    return drawn(Tensor.randn, size, random_type(dtype))
+    return drawn(Tensor.randn, size, dtype)
 
 
-@operator("randn_like", random=True)
-def randn_like(x: Tensor, dtype: DType | None = None, **options: Any) -> Tensor:
-    return randn(x.shape, dtype or x.dtype)
-
-
-@operator("randint.low", random=True)
 def randint(low: int, high: int, size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
     numbers = drawn(Tensor.randint, size, dtypes.int64, low=low, high=high)
     return numbers if dtype is None else numbers.cast(dtype)
 
 
-@operator("randint", random=True)
-def randint_below(high: int, size: Sequence[int], dtype: DType | None = None, **options: Any) -> Tensor:
-    return randint(0, high, size, dtype)
-
-
-@operator("randperm", random=True)
-def randperm(n: int, dtype: DType | None = None, **options: Any) -> Tensor:
-    return Tensor.randperm(n, dtype=dtype or dtypes.int64, device="CPU")
-
-
-@operator("bernoulli.p", random=True)
-def bernoulli(x: Tensor, p: float = 0.5, **options: Any) -> Tensor:
-    return (rand(x.shape) < p).cast(x.dtype)
-
-
-@operator("bernoulli", random=True)
-def bernoulli_of(x: Tensor, **options: Any) -> Tensor:
-    return (rand(x.shape) < x).cast(x.dtype)
-
-
-@operator("native_dropout", random=True)
 def dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:
     """The items that are kept, scaled by 1 / (1 - p), and which they are."""
     if train is False or p == 0:
@@ -116,41 +78,29 @@ def dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Ten
     return kept.where(x * (0.0 if p == 1 else 1 / (1 - p)), 0), kept
 
 
-@operator("uniform", "uniform_functional", random=True)
-def uniform(x: Tensor, low: float = 0.0, high: float = 1.0, **options: Any) -> Tensor:
-    return (rand(x.shape) * (high - low) + low).cast(x.dtype)
-
-
-@operator("normal_functional", random=True)
-def normal(x: Tensor, mean: float = 0.0, std: float = 1.0, **options: Any) -> Tensor:
-    return (randn(x.shape) * std + mean).cast(x.dtype)
-
-
-@operator("prims.normal", random=True)
-def normal_numbers(shape: Sequence[int], *, mean: float, std: float, dtype: DType, **options: Any) -> Tensor:
-    return (randn(shape) * std + mean).cast(dtype)
-
-
-@operator("normal.Tensor_Tensor", "normal.Tensor_float", "normal.float_Tensor", random=True)
-def normal_of(mean: Any, std: Any = 1.0, **options: Any) -> Tensor:
-    shape = (mean * 0 + std * 0).shape
-    numbers: Tensor = randn(shape) * std + mean
-    return numbers
-
-
-@operator("randint_like", random=True)
-def randint_like(x: Tensor, high: int, dtype: DType | None = None, **options: Any) -> Tensor:
-    return randint(0, high, x.shape, dtype or x.dtype)
-
-
-@operator("randint_like.low_dtype", random=True)
-def randint_like_from(x: Tensor, low: int, high: int, dtype: DType | None = None, **options: Any) -> Tensor:
-    return randint(low, high, x.shape, dtype or x.dtype)
-
-
-@operator("multinomial", random=True)
-def multinomial(x: Tensor, num_samples: int, replacement: bool = False, **options: Any) -> Tensor:
-    return x.multinomial(num_samples, replacement)
+enter_all({
+    "rand": rand, "randn": randn,
+    "rand_like": lambda x, dtype=None, **options: rand(x.shape, dtype or x.dtype),
+    "randn_like": lambda x, dtype=None, **options: randn(x.shape, dtype or x.dtype),
+    "uniform uniform_functional": lambda x, low=0.0, high=1.0, **options: (
+        rand(x.shape) * (high - low) + low).cast(x.dtype),
+    "normal_functional": lambda x, mean=0.0, std=1.0, **options: (randn(x.shape) * std + mean).cast(x.dtype),
+    "prims.normal": lambda shape, *, mean, std, dtype, **options: (randn(shape) * std + mean).cast(dtype),
+    "normal.Tensor_Tensor normal.Tensor_float normal.float_Tensor": lambda mean, std=1.0, **options: (
+        randn((mean * 0 + std * 0).shape) * std + mean),
+    "randint.low": randint,
+    "randint": lambda high, size, dtype=None, **options: randint(0, high, size, dtype),
+    "randint_like": lambda x, high, dtype=None, **options: randint(0, high, x.shape, dtype or x.dtype),
+    "randint_like.low_dtype": lambda x, low, high, dtype=None, **options: randint(
+        low, high, x.shape, dtype or x.dtype),
+    "randperm": lambda n, dtype=None, **options: Tensor.randperm(
+        n, dtype=dtype or dtypes.int64, device="CPU"),
+    "bernoulli": lambda x, **options: (rand(x.shape) < x).cast(x.dtype),
+    "bernoulli.p": lambda x, p=0.5, **options: (rand(x.shape) < p).cast(x.dtype),
+    "multinomial": lambda x, num_samples, replacement=False, **options: x.multinomial(
+        num_samples, replacement),
+    "native_dropout": dropout,
+}, random=True)
 
 
 @operator("rrelu_with_noise_functional", random=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 from tinygrad.dtype import dtypes
 from tinygrad.tensor import Tensor
+from tinygrad.torch.ops.reductions import axes_of
 from tinygrad.torch.registry import enter_all, operator
 
 
@@ -43,23 +44,26 @@ def cross(a: Tensor, b: Tensor, dim: int = -1) -> Tensor:
     return next_of(a, 1) * next_of(b, 2) - next_of(a, 2) * next_of(b, 1)
 
 
-def norm_of(x: Tensor, p: float) -> Tensor:
-    """The p-norm of the last axis."""
-    apart = x.abs()
-    if p == 0:
-        return (apart != 0).cast(x.dtype).sum(-1)
-    if p == float("inf"):
-        return apart.max(-1)
-    if p == 1:
-        return apart.sum(-1)
-    if p == 2:
-        return apart.square().sum(-1).sqrt()
-    return apart.pow(p).sum(-1).pow(1 / p)
+@operator("linalg_vector_norm")
+def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False,
+                dtype: Any = None) -> Tensor:
+    kind = dtype or x.dtype
+    wide = x.cast(dtypes.float32 if kind.itemsize < 4 else kind).abs()
+    axes = axes_of(x, dim)
+    if ord == 0:
+        return (wide != 0).cast(wide.dtype).sum(axes, keepdim)
+    if abs(ord) == float("inf"):
+        return wide.max(axes, keepdim) if ord > 0 else wide.min(axes, keepdim)
+    if ord == 1:
+        return wide.sum(axes, keepdim)
+    if ord == 2:
+        return wide.square().sum(axes, keepdim).sqrt()
+    return wide.pow(ord).sum(axes, keepdim).pow(1 / ord)
 
 
 def distances(a: Tensor, b: Tensor, p: float) -> Tensor:
     """From each row of `a` to each of `b`."""
-    return norm_of(a.unsqueeze(-2) - b.unsqueeze(-3), p)
+    return vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
 
 
 def gradient_of_norm(g: Tensor, apart: Tensor, p: float, distance: Tensor) -> Tensor:
@@ -99,7 +103,7 @@ def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     if x.shape[0] < 2:
         return Tensor.zeros(0, dtype=x.dtype, device="CPU")
     first, second = pairs(int(x.shape[0]))
-    return norm_of(x[first] - x[second], p)
+    return vector_norm(x[first] - x[second], p, -1)
 
 
 @operator("_pdist_backward")
@@ -111,25 +115,6 @@ def pdist_gradient(g: Tensor, x: Tensor, p: float, distance: Tensor) -> Tensor:
     zeros = x.zeros_like().contiguous()
     index = first.unsqueeze(1).expand(found.shape), second.unsqueeze(1).expand(found.shape)
     return zeros.scatter_reduce(0, index[0], found, "sum").scatter_reduce(0, index[1], -found, "sum")
-
-
-@operator("linalg_vector_norm")
-def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False,
-                dtype: Any = None) -> Tensor:
-    kind = dtype or x.dtype
-    wide = x.cast(dtypes.float32 if kind.itemsize < 4 else kind).abs()
-    axes = tuple(range(x.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
-    if dim is not None and not axes:
-        axes = tuple(range(x.ndim))
-    if ord == 0:
-        return (wide != 0).cast(wide.dtype).sum(axes, keepdim)
-    if abs(ord) == float("inf"):
-        return wide.max(axes, keepdim) if ord > 0 else wide.min(axes, keepdim)
-    if ord == 1:
-        return wide.sum(axes, keepdim)
-    if ord == 2:
-        return wide.square().sum(axes, keepdim).sqrt()
-    return wide.pow(ord).sum(axes, keepdim).pow(1 / ord)
 
 
 @operator("trace")

@@ -6,32 +6,18 @@ from collections.abc import Callable, Sequence
 
 from tinygrad.dtype import dtypes
 from tinygrad.functional.pooling import max_pool2d, pool_geometry
-from tinygrad.functional.windows import pad_spatial, sliding_windows
 from tinygrad.tensor import Tensor
 from tinygrad.torch.ops.products import per_axis
 from tinygrad.torch.registry import enter_all, gradient_of, gradients_at, operator
 
 
-def max_pool(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-             dilation: Sequence[int], ceil_mode: bool, axes: int) -> tuple[Tensor, Tensor]:
-    kernel = per_axis(kernel_size, axes)
-    values, indices = max_pool2d(x, kernel, per_axis(stride or kernel, axes), per_axis(dilation, axes),
-                                 per_axis(padding, axes), ceil_mode=ceil_mode, return_indices=True)
-    return values, indices
-
-
-@operator("max_pool2d_with_indices")
-def max_pool_2d(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (),
-                padding: Sequence[int] = (0,), dilation: Sequence[int] = (1,), ceil_mode: bool = False,
-                ) -> tuple[Tensor, Tensor]:
-    return max_pool(x, kernel_size, stride, padding, dilation, ceil_mode, 2)
-
-
-@operator("max_pool3d_with_indices")
-def max_pool_3d(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (),
-                padding: Sequence[int] = (0,), dilation: Sequence[int] = (1,), ceil_mode: bool = False,
-                ) -> tuple[Tensor, Tensor]:
-    return max_pool(x, kernel_size, stride, padding, dilation, ceil_mode, 3)
+def max_pool(axes: int) -> Callable[..., tuple[Tensor, Tensor]]:
+    def pool(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
+             dilation: Sequence[int] = (1,), ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+        kernel = per_axis(kernel_size, axes)
+        return max_pool2d(x, kernel, per_axis(stride or kernel, axes), per_axis(dilation, axes),
+                          per_axis(padding, axes), ceil_mode=ceil_mode, return_indices=True)
+    return pool
 
 
 def gradient_at_indices(g: Tensor, x: Tensor, indices: Tensor, axes: int) -> Tensor:
@@ -51,6 +37,7 @@ def max_pool_gradient(axes: int) -> Callable[..., Tensor]:
 
 
 enter_all({
+    "max_pool2d_with_indices": max_pool(2), "max_pool3d_with_indices": max_pool(3),
     "max_pool2d_with_indices_backward": max_pool_gradient(2),
     "max_pool3d_with_indices_backward": max_pool_gradient(3),
     "adaptive_max_pool2d_backward": lambda g, x, indices: gradient_at_indices(g, x, indices, 2),
@@ -67,9 +54,8 @@ def average_pool(axes: int) -> Callable[..., Tensor]:
         strides, pads = per_axis(stride or kernel, axes), per_axis(padding, axes)
         if not divisor_override:
             return x.avg_pool2d(kernel, strides, 1, pads, ceil_mode, count_include_pad)
-        kernel, strides, dilations, _, reach = pool_geometry(x, kernel, strides, 1, pads, ceil_mode)
-        windows = sliding_windows(pad_spatial(x, reach), kernel, strides, dilations)
-        return windows.sum(tuple(range(-axes, 0))) / divisor_override
+        where = pool_geometry(x, kernel, strides, 1, pads, ceil_mode)
+        return where.windows(x).sum(where.inner) / divisor_override
     return pool
 
 

@@ -1,12 +1,12 @@
 """Along axes: sums, moments, extrema, softmax, running sums, sorting."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.tensor import Tensor
-from tinygrad.torch.registry import enter_all, operator
+from tinygrad.torch.registry import enter_all
 
 Dims: TypeAlias = "int | Sequence[int] | None"
 
@@ -18,9 +18,13 @@ def axes_of(x: Tensor, dim: Dims) -> tuple[int, ...]:
     return () if x.ndim == 0 else (dim % x.ndim,) if isinstance(dim, int) else tuple(d % x.ndim for d in dim)
 
 
+def accumulated(x: Tensor, dtype: DType | None) -> Tensor:
+    """In the dtype that sums and products have, unless they are given one."""
+    return x.cast(dtype or (x.dtype if x.dtype.is_float else dtypes.int64))
+
+
 def total(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None) -> Tensor:
-    kind = dtype or (x.dtype if x.dtype.is_float else dtypes.int64)
-    return x.cast(kind).sum(axes_of(x, dim), keepdim)
+    return accumulated(x, dtype).sum(axes_of(x, dim), keepdim)
 
 
 def mean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None) -> Tensor:
@@ -28,8 +32,7 @@ def mean(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None
 
 
 def product(x: Tensor, dim: Dims = None, keepdim: bool = False, dtype: DType | None = None) -> Tensor:
-    kind = dtype or (x.dtype if x.dtype.is_float else dtypes.int64)
-    return x.cast(kind).prod(axes_of(x, dim), keepdim)
+    return accumulated(x, dtype).prod(axes_of(x, dim), keepdim)
 
 
 def variance(x: Tensor, dim: Dims = None, correction: float | None = None, keepdim: bool = False) -> Tensor:
@@ -71,18 +74,16 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     return of_floats(x).log_softmax(dim) if x.ndim else Tensor.zeros_like(x)
 
 
-def running_sum(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
-    kind = dtype or (x.dtype if x.dtype.is_float else dtypes.int64)
-    return x.cast(kind).cumsum(dim) if x.ndim else x.cast(kind)
-
-
-def running_product(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
-    kind = dtype or (x.dtype if x.dtype.is_float else dtypes.int64)
-    return x.cast(kind).cumprod(dim) if x.ndim else x.cast(kind)
+def running(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A running sum or product."""
+    def along(x: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
+        return function(accumulated(x, dtype), dim) if x.ndim else accumulated(x, dtype)
+    return along
 
 
 enter_all({
-    "cumprod": running_product, "logcumsumexp": lambda x, dim: x.logcumsumexp(dim) if x.ndim else x,
+    "cumprod": running(Tensor.cumprod), "cumsum": running(Tensor.cumsum),
+    "logcumsumexp": lambda x, dim: x.logcumsumexp(dim) if x.ndim else x,
     "logsumexp": lambda x, dim, keepdim=False: x.logsumexp(axes_of(x, dim), keepdim),
     "sum sum.dim_IntList": lambda x, dim=None, keepdim=False, dtype=None: total(x, dim, keepdim, dtype),
     "mean.dim": mean,
@@ -98,33 +99,11 @@ enter_all({
     "max.dim": lambda x, dim, keepdim=False: extremum_and_index(x, dim, keepdim, True),
     "min.dim": lambda x, dim, keepdim=False: extremum_and_index(x, dim, keepdim, False),
     "any any.dim any.dims": has_any,
-    "_softmax": softmax, "_log_softmax": log_softmax, "cumsum": running_sum,
+    "_softmax": softmax, "_log_softmax": log_softmax,
+    "var.dim": lambda x, dim, unbiased=True, keepdim=False: variance(x, dim, int(unbiased), keepdim),
+    "var_mean.correction": lambda x, dim=None, correction=None, keepdim=False: (
+        variance(x, dim, correction, keepdim), mean(x, dim, keepdim)),
+    "sort": lambda x, dim=-1, descending=False: x.sort(dim, descending),
+    "sort.stable": lambda x, stable=None, dim=-1, descending=False: x.sort(dim, descending),
+    "topk": lambda x, k, dim=-1, largest=True, is_sorted=True: x.topk(k, dim, largest, is_sorted),
 })
-
-
-@operator("var.dim")
-def variance_of_axes(x: Tensor, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> Tensor:
-    return variance(x, dim, int(unbiased), keepdim)
-
-
-@operator("var_mean.correction")
-def variance_and_mean(x: Tensor, dim: Dims = None, correction: float | None = None,
-                      keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    return variance(x, dim, correction, keepdim), mean(x, dim, keepdim)
-
-
-@operator("sort")
-def sort(x: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    return x.sort(dim, descending)
-
-
-@operator("sort.stable")
-def stable_sort(x: Tensor, stable: bool | None = None, dim: int = -1, descending: bool = False,
-                ) -> tuple[Tensor, Tensor]:
-    return x.sort(dim, descending)
-
-
-@operator("topk")
-def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, is_sorted: bool = True,
-         ) -> tuple[Tensor, Tensor]:
-    return x.topk(k, dim, largest, is_sorted)

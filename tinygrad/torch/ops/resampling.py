@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.functional.pooling import cubic_weights
 from tinygrad.nn.onnx.ops.vision import GridSample_20
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import enter_all, gradient_of, gradient_of_linear, gradients_at, operator
@@ -113,24 +114,10 @@ def resized_by(x: Tensor, axis: int, outs: int, factor: float, mode: str) -> Ten
     low = np.floor(position)
     share = position - low
     weights = {0: 1 - share, 1: share} if mode == "linear" else cubic_weights(share)
-    total: Tensor | None = None
-    for offset, weight in weights.items():
-        places = constant((low + offset).clip(0, size - 1).astype(np.int32))
-        along = constant(weight.reshape(-1, *(1,) * (x.ndim - axis - 1))).cast(x.dtype)
-        term = taken(x, axis, places) * along
-        total = term if total is None else total + term
-    assert total is not None
-    return total
-
-
-def cubic_weights(share: Array, a: float = -0.75) -> dict[int, Array]:
-    """Keys's kernel (1981) at the distances of four items, `share` beyond item 0."""
-    def near(d: Array) -> Array:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
-
-    def far(d: Array) -> Array:
-        return ((d - 5) * d + 8) * d * a - 4 * a
-    return {-1: far(share + 1), 0: near(share), 1: near(1 - share), 2: far(2 - share)}
+    first, *others = [taken(x, axis, constant((low + offset).clip(0, size - 1).astype(np.int32)))
+                      * constant(weight.reshape(-1, *(1,) * (x.ndim - axis - 1))).cast(x.dtype)
+                      for offset, weight in weights.items()]
+    return sum(others, first)
 
 
 def by_factors(resize: Callable[..., Tensor], axes: int, corners: bool) -> Callable[..., Tensor]:

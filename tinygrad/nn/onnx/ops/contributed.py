@@ -2,14 +2,16 @@
 products, activations and normalisations, attention, quantised arithmetic. As its documents define them."""
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, Unpack
 
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.functional.nn import rotated
 from tinygrad.nn.onnx.ops.convolution import Conv
 from tinygrad.nn.onnx.ops.indexing import TensorScatter, Unique
 from tinygrad.nn.onnx.ops.matrices import Gemm_7
@@ -22,11 +24,11 @@ from tinygrad.nn.onnx.ops.quantization import (
     QLinearConv,
     QuantizeLinear,
 )
-from tinygrad.nn.onnx.ops.recurrent import Product, activation_functions, lstm
+from tinygrad.nn.onnx.ops.recurrent import Product, RecurrentAttributes, lstm
 from tinygrad.nn.onnx.ops.shapes import Range as _range
 from tinygrad.nn.onnx.ops.signal import fourier
-from tinygrad.nn.onnx.ops.vision import GridSample_16
-from tinygrad.nn.onnx.registry import CONTRIBUTED, OPERATORS, op, ops
+from tinygrad.nn.onnx.ops.vision import GridSample_20
+from tinygrad.nn.onnx.registry import CONTRIBUTED, OPERATORS, op, ops, with_attributes_of
 from tinygrad.nn.onnx.values import Array, Items, Value
 from tinygrad.tensor import Tensor
 
@@ -46,7 +48,7 @@ def _expanded(X: Tensor, axis: int) -> Tensor:
     return X.unsqueeze(axis)
 
 
-ops(CONTRIBUTED, Unique=_distinct, ExpandDims=_expanded, GridSample=GridSample_16,
+ops(CONTRIBUTED, Unique=_distinct, ExpandDims=_expanded, GridSample=GridSample_20,
     **{name: OPERATORS["", name][-1].function
        for name in ("DequantizeLinear", "GatherND", "Pad", "QuantizeLinear", "Trilu")})
 
@@ -93,9 +95,7 @@ def FusedMatMul(A: Tensor, B: Tensor, *, alpha: float = 1.0, transA: int = 0, tr
     return product if alpha == 1 else product * alpha
 
 
-@op(domain=CONTRIBUTED)
-def TransposeMatMul(A: Tensor, B: Tensor, *, alpha: float = 1.0, transA: int = 0, transB: int = 0) -> Tensor:
-    return FusedMatMul(A, B, alpha=alpha, transA=transA, transB=transB)
+ops(CONTRIBUTED, TransposeMatMul=FusedMatMul)
 
 
 def activated(name: str | None, params: Any) -> Callable[[Tensor], Tensor]:
@@ -118,10 +118,10 @@ def FusedGemm(A: Tensor, B: Tensor, C: Tensor | None = None, *, activation: str 
 
 
 @op(domain=CONTRIBUTED)
+@with_attributes_of(Conv)
 def FusedConv(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | None = None, *, activation: str = "",
-              activation_params: Any = None, auto_pad: str = "NOTSET", dilations: Any = None, group: int = 1,
-              kernel_shape: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
-    made = Conv(X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads, strides=strides)
+              activation_params: Any = None, **how: Any) -> Tensor:
+    made = Conv(X, W, B, **how)
     return activated(activation, activation_params)(made if Z is None else made + Z)
 
 
@@ -165,10 +165,7 @@ def BiasSoftmax(data: Tensor, bias: Tensor, *, axis: int = 1, is_inner_broadcast
 # --- normalisation ------------------------------------------------------------------------------------------
 
 
-@op
-def SimplifiedLayerNormalization(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5,
-                                 stash_type: int = 1) -> Tensor:
-    return RMSNormalization(X, scale, axis=axis, epsilon=epsilon, stash_type=stash_type)
+ops(SimplifiedLayerNormalization=RMSNormalization)
 
 
 @op(domain=CONTRIBUTED)
@@ -306,19 +303,6 @@ def MultiHeadAttention(query: Tensor, key: Tensor | None = None, value: Tensor |
     return _joined(made), k, v, scores
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int) -> Tensor:
-    """Pairs of (..., length, size) turned by angles (..., length, size / 2); what is beyond them stays."""
-    turned, rest = x[..., :2 * cos.shape[-1]], x[..., 2 * cos.shape[-1]:]
-    if interleaved:
-        real, imaginary = turned[..., 0::2], turned[..., 1::2]
-    else:
-        real, imaginary = turned.chunk(2, -1)
-    pair = (real * cos - imaginary * sin, real * sin + imaginary * cos)
-    made = pair[0].stack(pair[1], dim=-1).reshape(*turned.shape) if interleaved else pair[0].cat(pair[1],
-                                                                                                 dim=-1)
-    return made.cat(rest, dim=-1) if rest.shape[-1] else made
-
-
 @op(domain=CONTRIBUTED)
 def RotaryEmbedding(input: Tensor, position_ids: Tensor, cos_cache: Tensor, sin_cache: Tensor, *,
                     interleaved: int = 0, is_packed_batching: int = 0, num_heads: int = 0,
@@ -328,7 +312,7 @@ def RotaryEmbedding(input: Tensor, position_ids: Tensor, cos_cache: Tensor, sin_
     places = position_ids if position_ids.ndim == 2 else \
         (position_ids + Tensor.arange(x.shape[2], dtype=position_ids.dtype, device=x.device)).unsqueeze(0)
     cos, sin = (cache[places].unsqueeze(1) for cache in (cos_cache, sin_cache))
-    made = _rotated(x, cos, sin, interleaved)
+    made = rotated(x, cos, sin, bool(interleaved))
     return _joined(made) if input.ndim == 3 else made
 
 
@@ -349,7 +333,7 @@ def MRotaryEmbedding(input: Tensor, position_ids: Tensor, cos_cache: Tensor, sin
     stream = Tensor(which.astype(np.int32), x.device, requires_grad=False)
     angles = [cache[position_ids] for cache in (cos_cache, sin_cache)]  # (3, batch, length, size / 2)
     cos, sin = ((stream == 0).where(a[0], (stream == 1).where(a[1], a[2])).unsqueeze(1) for a in angles)
-    made = _rotated(x, cos, sin, interleaved)
+    made = rotated(x, cos, sin, bool(interleaved))
     return _joined(made) if input.ndim == 3 else made
 
 
@@ -375,7 +359,7 @@ def GroupQueryAttention(query: Tensor, key: Tensor | None, value: Tensor | None,
     places = starts + Tensor.arange(queries, device=q.device)
     if do_rotary and cos_cache is not None and sin_cache is not None:
         cos, sin = cos_cache[places].unsqueeze(1), sin_cache[places].unsqueeze(1)
-        q, k = _rotated(q, cos, sin, rotary_interleaved), _rotated(k, cos, sin, rotary_interleaved)
+        q, k = rotated(q, cos, sin, bool(rotary_interleaved)), rotated(k, cos, sin, bool(rotary_interleaved))
     k, v = _cached(past_key, k, starts, total), _cached(past_value, v, starts, total)
     each = num_heads // kv_num_heads
     last = places if causal else (lengths - 1).expand(batch, queries)
@@ -430,43 +414,6 @@ ops(CONTRIBUTED, QLinearAdd=_quantized(lambda a, b: a + b), QLinearMul=_quantize
 
 
 @op(domain=CONTRIBUTED)
-def QLinearSigmoid(X: Tensor, X_scale: Tensor, X_zero_point: Tensor | None, Y_scale: Tensor,
-                   Y_zero_point: Tensor | None = None) -> Items:
-    return _requantized(DequantizeLinear(X, X_scale, X_zero_point).sigmoid(), Y_scale, Y_zero_point, X)
-
-
-@op(domain=CONTRIBUTED)
-def QLinearLeakyRelu(X: Tensor, X_scale: Tensor, X_zero_point: Tensor | None, Y_scale: Tensor,
-                     Y_zero_point: Tensor | None = None, *, alpha: float = 0.01) -> Items:
-    return _requantized(DequantizeLinear(X, X_scale, X_zero_point).leaky_relu(alpha), Y_scale, Y_zero_point,
-                        X)
-
-
-@op(domain=CONTRIBUTED)
-def QLinearSoftmax(X: Tensor, X_scale: Tensor, x_zero_point: Tensor | None, y_scale: Tensor,
-                   y_zero_point: Tensor, *,
-                   axis: int = -1, opset: int) -> Items:
-    x = DequantizeLinear(X, X_scale, x_zero_point)
-    flat = x if opset >= 13 else x.reshape(*x.shape[:axis % x.ndim], -1)
-    return _requantized(flat.softmax(axis if opset >= 13 else -1).reshape(*x.shape), y_scale, y_zero_point, X)
-
-
-@op(domain=CONTRIBUTED)
-def QLinearGlobalAveragePool(X: Tensor, x_scale: Tensor, x_zero_point: Tensor, y_scale: Tensor,
-                             y_zero_point: Tensor, *, channels_last: int = 0) -> Items:
-    axes = tuple(range(1, X.ndim - 1)) if channels_last else tuple(range(2, X.ndim))
-    return _requantized(DequantizeLinear(X, x_scale, x_zero_point).mean(axes, keepdim=True), y_scale,
-                        y_zero_point, X)
-
-
-@op(domain=CONTRIBUTED)
-def QLinearReduceMean(data: Tensor, data_scale: Tensor, data_zero_point: Tensor | None, reduced_scale: Tensor,
-                      reduced_zero_point: Tensor | None = None, *, axes: Any, keepdims: int) -> Items:
-    mean = DequantizeLinear(data, data_scale, data_zero_point).mean(tuple(axes), keepdim=bool(keepdims))
-    return _requantized(mean, reduced_scale, reduced_zero_point, data)
-
-
-@op(domain=CONTRIBUTED)
 def QLinearWhere(condition: Tensor, X: Tensor, x_scale: Tensor, x_zero_point: Tensor, Y: Tensor,
                  y_scale: Tensor, y_zero_point: Tensor, z_scale: Tensor, z_zero_point: Tensor) -> Items:
     chosen = condition.where(DequantizeLinear(X, x_scale, x_zero_point),
@@ -482,40 +429,53 @@ def channels_last_again(x: Tensor) -> Tensor:
     return x.permute(0, *range(2, x.ndim), 1)
 
 
-def _quantized_convolution(x: Tensor, x_scale: Tensor, x_zero_point: Tensor, w: Tensor, w_scale: Tensor,
-                           w_zero_point: Tensor, y_scale: Tensor, y_zero_point: Tensor,
-                           B: Tensor | None = None, *, channels_last: int = 0, auto_pad: str = "NOTSET",
-                           dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None,
-                           strides: Any = None) -> Any:
-    made: Any = QLinearConv(channels_first(x) if channels_last else x, x_scale, x_zero_point, w, w_scale,
-                            w_zero_point, y_scale, y_zero_point, B, auto_pad=auto_pad, dilations=dilations,
-                            group=group, pads=pads, strides=strides)
-    return channels_last_again(made) if channels_last else made
+def of_channels_last(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function whose first tensor has its channels behind, and whose result has."""
+    @wraps(function)
+    def laid_out(X: Tensor, *others: Tensor, **attributes: Any) -> Tensor:
+        return channels_last_again(function(channels_first(X), *others, **attributes))
+    return laid_out
 
 
-ops(CONTRIBUTED, QLinearConv=_quantized_convolution)
+def of_either_layout(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose first tensor may have its channels behind, as an attribute says."""
+    behind, said = of_channels_last(function), inspect.signature(function)
+    option = inspect.Parameter("channels_last", inspect.Parameter.KEYWORD_ONLY, default=0)
+
+    @wraps(function)
+    def laid_out(X: Tensor, *others: Tensor, channels_last: int = 0, **attributes: Any) -> Any:
+        return (behind if channels_last else function)(X, *others, **attributes)
+    laid_out.__signature__ = said.replace(  # type: ignore[attr-defined]
+        parameters=sorted([*said.parameters.values(), option], key=lambda p: p.kind))
+    return laid_out
 
 
-@op(domain=CONTRIBUTED)
-def NhwcMaxPool(x: Tensor, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0,
-                dilations: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
-    made = MaxPool(channels_first(x), kernel_shape=kernel_shape, auto_pad=auto_pad, ceil_mode=ceil_mode,
-                   dilations=dilations, pads=pads, strides=strides)
-    return channels_last_again(made)
+def _of_quantized(function: Callable[..., Tensor]) -> Callable[..., Items]:
+    """A function of one tensor as one of quantised numbers, with scales and zero points of these and of its
+    results."""
+    @with_attributes_of(function)
+    def quantized(X: Tensor, x_scale: Tensor, x_zero_point: Tensor | None, y_scale: Tensor,
+                  y_zero_point: Tensor | None = None, **attributes: Any) -> Items:
+        made = function(DequantizeLinear(X, x_scale, x_zero_point), **attributes)
+        return _requantized(made, y_scale, y_zero_point, X)
+    return quantized
 
 
-@op(domain=CONTRIBUTED)
-def QLinearAveragePool(X: Tensor, x_scale: Tensor, x_zero_point: Tensor | None, y_scale: Tensor,
-                       y_zero_point: Tensor | None = None, *, kernel_shape: Any, auto_pad: str = "NOTSET",
-                       ceil_mode: int = 0, channels_last: int = 0, count_include_pad: int = 0,
-                       pads: Any = None,
-                       strides: Any = None) -> Items:
-    x = DequantizeLinear(X, x_scale, x_zero_point)
-    x = channels_first(x) if channels_last else x
-    made = AveragePool(x, kernel_shape=kernel_shape, auto_pad=auto_pad, ceil_mode=ceil_mode,
-                       count_include_pad=count_include_pad, pads=pads, strides=strides)
-    made = channels_last_again(made) if channels_last else made
-    return _requantized(made, y_scale, y_zero_point, X)
+def _softmax(x: Tensor, *, axis: int = -1, opset: int) -> Tensor:
+    flat = x if opset >= 13 else x.reshape(*x.shape[:axis % x.ndim], -1)
+    return flat.softmax(axis if opset >= 13 else -1).reshape(*x.shape)
+
+
+ops(CONTRIBUTED,
+    NhwcMaxPool=of_channels_last(MaxPool),
+    QLinearAveragePool=_of_quantized(of_either_layout(AveragePool)),
+    QLinearConv=of_either_layout(QLinearConv),
+    QLinearGlobalAveragePool=_of_quantized(of_either_layout(
+        lambda x: x.mean(tuple(range(2, x.ndim)), keepdim=True))),
+    QLinearLeakyRelu=_of_quantized(lambda x, *, alpha=0.01: x.leaky_relu(alpha)),
+    QLinearReduceMean=_of_quantized(lambda x, *, axes, keepdims: x.mean(tuple(axes), keepdim=bool(keepdims))),
+    QLinearSigmoid=_of_quantized(Tensor.sigmoid),
+    QLinearSoftmax=_of_quantized(_softmax))
 
 
 @op(domain=CONTRIBUTED)
@@ -558,20 +518,16 @@ def DynamicQuantizeMatMul(A: Tensor, B: Tensor, b_scale: Tensor, b_zero_point: T
 @op(domain=CONTRIBUTED)
 def DynamicQuantizeLSTM(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None, sequence_lens: Tensor | None,
                         initial_h: Tensor | None, initial_c: Tensor | None, P: Tensor | None, W_scale: Tensor,
-                        W_zero_point: Tensor, R_scale: Tensor, R_zero_point: Tensor, *,
-                        activation_alpha: Any = None, activation_beta: Any = None, activations: Any = None,
-                        clip: float | None = None, direction: str = "forward", hidden_size: int | None = None,
-                        input_forget: int = 0) -> tuple[Tensor, ...]:
+                        W_zero_point: Tensor, R_scale: Tensor, R_zero_point: Tensor, *, input_forget: int = 0,
+                        **how: Unpack[RecurrentAttributes]) -> tuple[Tensor, ...]:
     """An LSTM of weights (directions, items, results) of eight bits; what they are multiplied with is in
     eight bits by its range: all inputs, and the state of each step."""
     def products(weights: Tensor, scale: Tensor, zero: Tensor) -> list[Product]:
         return [partial(DynamicQuantizeMatMul, B=weights[d], b_scale=scale[d], b_zero_point=zero[d])
                 for d in range(weights.shape[0])]
 
-    functions = activation_functions(activations, ("Sigmoid", "Tanh", "Tanh"), direction, activation_alpha,
-                                     activation_beta, clip)
     return lstm(X, products(W, W_scale, W_zero_point), products(R, R_scale, R_zero_point), R.shape[1], B,
-                sequence_lens, [initial_h, initial_c], P, functions, direction, input_forget, 0)
+                sequence_lens, [initial_h, initial_c], P, input_forget, how)
 
 
 @op(domain=CONTRIBUTED)

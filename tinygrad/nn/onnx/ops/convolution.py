@@ -1,33 +1,59 @@
 """Convolution, its transpose, convolution at places that are computed, and columns of windows."""
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from tinygrad.dtype import dtypes
 from tinygrad.nn.onnx.registry import Ints, op
 from tinygrad.tensor import Tensor
 
 
-def flat_pads(pads: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """(before, after) of each axis as `Tensor.conv2d` takes them: the last axis first."""
-    return tuple(n for pair in reversed(pads) for n in pair)
+class WindowAttributes(TypedDict, total=False):
+    """Where windows lie."""
+
+    auto_pad: str
+    dilations: Any
+    pads: Any
+    strides: Any
 
 
-def pads_of(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
-            pads: Sequence[int] | None, auto_pad: str) -> list[tuple[int, int]]:
-    """(before, after) of each spatial axis, as `pads` or `auto_pad` say."""
-    if auto_pad in ("NOTSET", "VALID"):
-        given = [0] * (2 * len(sizes)) if pads is None or auto_pad == "VALID" else pads
-        return [(given[i], given[i + len(sizes)]) for i in range(len(sizes))]
-    found = []
-    for n, k, s, d in zip(sizes, kernel, strides, dilations, strict=True):
-        total = max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
-        small, large = total // 2, total - total // 2
-        found.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
-    return found
+class ConvolutionAttributes(WindowAttributes, total=False):
+    group: int
+    kernel_shape: Any
+
+
+class Windows(NamedTuple):
+    """Where windows lie, for each spatial axis."""
+
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: list[tuple[int, int]]
+    """(before, after)"""
+
+    @staticmethod
+    def over(x: Tensor, kernel: Sequence[int], auto_pad: str = "NOTSET", dilations: Any = None,
+             pads: Any = None, strides: Any = None) -> Windows:
+        """Windows over `x` (N, C, *sizes), padded as `pads` or `auto_pad` say."""
+        sizes, stride, dilation = x.shape[2:], spatial(x, strides), spatial(x, dilations)
+        if auto_pad in ("NOTSET", "VALID"):
+            given = [0] * (2 * len(sizes)) if pads is None or auto_pad == "VALID" else pads
+            return Windows(stride, dilation, [(given[i], given[i + len(sizes)]) for i in range(len(sizes))])
+        found = []
+        for n, k, s, d in zip(sizes, kernel, stride, dilation, strict=True):
+            total = max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
+            small, large = total // 2, total - total // 2
+            found.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
+        return Windows(stride, dilation, found)
+
+    @property
+    def flat_pads(self) -> tuple[int, ...]:
+        """As methods of `Tensor` take them: the last axis first."""
+        return tuple(n for pair in reversed(self.pads) for n in pair)
 
 
 def spatial(x: Tensor, value: Sequence[int] | None, default: int = 1) -> tuple[int, ...]:
@@ -36,11 +62,10 @@ def spatial(x: Tensor, value: Sequence[int] | None, default: int = 1) -> tuple[i
 
 
 @op
-def Conv(X: Tensor, W: Tensor, B: Tensor | None = None, *, auto_pad: str = "NOTSET", dilations: Any = None,
-         group: int = 1, kernel_shape: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
-    stride, dilation = spatial(X, strides), spatial(X, dilations)
-    padding = pads_of(X.shape[2:], W.shape[2:], stride, dilation, pads, auto_pad)
-    return X.conv2d(W, B, group, stride, dilation, flat_pads(padding))
+def Conv(X: Tensor, W: Tensor, B: Tensor | None = None, *, group: int = 1, kernel_shape: Any = None,
+         **windows: Unpack[WindowAttributes]) -> Tensor:
+    where = Windows.over(X, W.shape[2:], **windows)
+    return X.conv2d(W, B, group, where.strides, where.dilations, where.flat_pads)
 
 
 @op
@@ -48,15 +73,13 @@ def ConvTranspose(X: Tensor, W: Tensor, B: Tensor | None = None, *, auto_pad: st
                   dilations: Any = None, group: int = 1, kernel_shape: Any = None, output_padding: Any = None,
                   output_shape: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
     """The transpose of `Conv`. Where the result's sizes are said, padding makes them so."""
-    stride, dilation = spatial(X, strides), spatial(X, dilations)
+    stride, dilation, padding = Windows.over(X, W.shape[2:], auto_pad, dilations, pads, strides)
     extra = spatial(X, output_padding, 0)
     whole = [(n - 1) * s + d * (k - 1) + 1 + e
              for n, s, d, k, e in zip(X.shape[2:], stride, dilation, W.shape[2:], extra, strict=True)]
     if output_shape is None and auto_pad.startswith("SAME"):
         output_shape = [n * s for n, s in zip(X.shape[2:], stride, strict=True)]
-    if output_shape is None:
-        padding = pads_of(X.shape[2:], W.shape[2:], stride, dilation, pads, auto_pad)
-    else:
+    if output_shape is not None:
         totals = [n - wanted for n, wanted in zip(whole, output_shape[-len(whole):], strict=True)]
         upper = auto_pad == "SAME_UPPER"
         padding = [(t // 2, t - t // 2) if upper else (t - t // 2, t // 2) for t in totals]
@@ -91,31 +114,33 @@ def Col2Im(input: Tensor, image_shape: Ints, block_shape: Ints, *, dilations: An
 def sample(x: Tensor, places: Sequence[Tensor]) -> Tensor:
     """Items of the spatial axes of `x` (N, C, *sizes) at real places, an index of shape (N, *P) for each
     axis; linear between items, zero outside: (N, C, *P)."""
+    return weighted_items(x, places, lambda share: {0: 1 - share, 1: share})
+
+
+def weighted_items(x: Tensor, places: Sequence[Tensor], weights: Callable[[Tensor], dict[int, Tensor]],
+                   within: Callable[[Tensor, int], Tensor] = lambda place, size: place) -> Tensor:
+    """Sums of the items around real places of the spatial axes of `x`: `weights` says how much of the item so
+    many behind the one at or before a place is taken, given how far behind it that is; `within` brings whole
+    places into an axis of a size."""
     lows = [p.floor() for p in places]
-    total = None
-    for corner in itertools.product((0, 1), repeat=len(places)):
-        at = [low + c for low, c in zip(lows, corner, strict=True)]
-        weight = None
-        for p, low, c in zip(places, lows, corner, strict=True):
-            share = p - low if c else 1 - (p - low)
-            weight = share if weight is None else weight * share
-        assert weight is not None
-        term = items_at(x, at) * weight.unsqueeze(1)
-        total = term if total is None else total + term
-    assert total is not None
-    return total
+    shares = [weights(p - low) for p, low in zip(places, lows, strict=True)]
+    terms = []
+    for offsets in itertools.product(*shares):
+        at = [within(low + o, n) for low, o, n in zip(lows, offsets, x.shape[2:], strict=True)]
+        weight = functools.reduce(operator.mul, [s[o] for s, o in zip(shares, offsets, strict=True)])
+        terms.append(items_at(x, at) * weight.unsqueeze(1))
+    return functools.reduce(operator.add, terms)
 
 
 def items_at(x: Tensor, at: Sequence[Tensor]) -> Tensor:
     """Items of `x` (N, C, *sizes) at whole places of shape (N, *P); zero outside: (N, C, *P)."""
     n, c, *sizes = x.shape
-    inside, flat = None, None
-    for p, size in zip(at, sizes, strict=True):
-        ok = (p >= 0) & (p <= size - 1)
-        inside = ok if inside is None else inside & ok
-        place = p.maximum(0).minimum(size - 1).cast(dtypes.int32)
-        flat = place if flat is None else flat * size + place
-    assert inside is not None and flat is not None
+    inside = functools.reduce(operator.and_, [
+        (p >= 0) & (p <= size - 1) for p, size in zip(at, sizes, strict=True)])
+    whole = [p.maximum(0).minimum(size - 1).cast(dtypes.int32) for p, size in zip(at, sizes, strict=True)]
+    flat = whole[0]
+    for place, size in zip(whole[1:], sizes[1:], strict=True):
+        flat = flat * size + place
     index = flat.reshape(n, 1, -1).expand(n, c, -1)
     found = x.reshape(n, c, -1).gather(2, index).reshape(n, c, *flat.shape[1:])
     return inside.unsqueeze(1).where(found, 0)
@@ -127,8 +152,7 @@ def DeformConv(X: Tensor, W: Tensor, offset: Tensor, B: Tensor | None = None, ma
                pads: Any = None, strides: Any = None) -> Tensor:
     """Convolution whose windows read at places moved by `offset`, times `mask`."""
     axes, kernel = X.ndim - 2, W.shape[2:]
-    stride, dilation = spatial(X, strides), spatial(X, dilations)
-    padding = pads_of(X.shape[2:], kernel, stride, dilation, pads, "NOTSET")
+    stride, dilation, padding = Windows.over(X, kernel, "NOTSET", dilations, pads, strides)
     n, c = X.shape[:2]
     outs, count, device = offset.shape[2:], math.prod(kernel), X.device
     moved = offset.reshape(n * offset_group, *kernel, axes, *outs)

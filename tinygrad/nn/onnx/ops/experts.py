@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict, Unpack
 
 from tinygrad.dtype import dtypes
 from tinygrad.nn.onnx.ops.packed import unpacked
@@ -56,22 +56,43 @@ def _is_among(scores: Tensor, count: int) -> Tensor:
     return (places == Tensor.arange(scores.shape[1], dtype=places.dtype, device=scores.device)).any(1)
 
 
-def _mixed(input: Tensor, shares: Tensor, fc1: Layer, fc2: Layer, fc3: Layer | None, activation: str,
-           layout: int, alpha: float, beta: float, limit: float) -> Tensor:
+class ExpertAttributes(TypedDict, total=False):
+    """How tokens are shared out, and what is between the products of an expert."""
+
+    activation_alpha: float
+    activation_beta: float
+    activation_type: str
+    k: int
+    normalize_routing_weights: int
+    swiglu_fusion: int
+    swiglu_limit: float
+    swiglu_limit_after_activation: int
+    use_sparse_mixer: int
+
+
+def _mixed(input: Tensor, router_probs: Tensor, router_weights: Tensor | None, fc1: Layer, fc2: Layer,
+           fc3: Layer | None, *, activation_alpha: float = 1.0, activation_beta: float = 0.0,
+           activation_type: str = "relu", k: int = 1, normalize_routing_weights: int = 0,
+           swiglu_fusion: int = 0, swiglu_limit: float = math.inf, swiglu_limit_after_activation: int = 0,
+           use_sparse_mixer: int = 0) -> Tensor:
     """The experts' results for all tokens, weighted: fc2(activation(fc1(x)) [* fc3(x)])."""
+    if use_sparse_mixer or swiglu_limit_after_activation:
+        raise NotImplementedError("a sparse mixer" if use_sparse_mixer else "swiglu_limit_after_activation")
     tokens = input.reshape(1, -1, input.shape[-1])
+    shares = _shares(router_probs, k, normalize_routing_weights, router_weights)
     made = _product(tokens, fc1)
-    if activation == "swiglu":
-        gate, up = (made, _product(tokens, fc3)) if fc3 is not None else _halves(made, layout)
-        hidden = _swiglu(gate, up, alpha, beta, limit)
-    elif activation == "geglu" and fc3 is None:
-        gate, up = _halves(made, layout)
+    if activation_type == "swiglu":
+        gate, up = (made, _product(tokens, fc3)) if fc3 is not None else _halves(made, swiglu_fusion)
+        hidden = _swiglu(gate, up, activation_alpha, activation_beta, swiglu_limit)
+    elif activation_type == "geglu" and fc3 is None:
+        gate, up = _halves(made, swiglu_fusion)
         hidden = gate.gelu("tanh") * up
-    elif activation in ACTIVATIONS:
-        hidden = ACTIVATIONS[activation](made)
+    elif activation_type in ACTIVATIONS:
+        hidden = ACTIVATIONS[activation_type](made)
         hidden = hidden if fc3 is None else hidden * _product(tokens, fc3)
     else:
-        raise NotImplementedError(f"activation_type {activation}{' with fc3' if fc3 is not None else ''}")
+        raise NotImplementedError(
+            f"activation_type {activation_type}{' with fc3' if fc3 is not None else ''}")
     results = _product(hidden, fc2)  # (experts, tokens, hidden)
     return (results * shares.transpose().unsqueeze(2)).sum(0).cast(input.dtype).reshape(input.shape)
 
@@ -82,25 +103,15 @@ def _product(x: Tensor, layer: Layer) -> Tensor:
     return made if bias is None else made + bias.unsqueeze(1)
 
 
-def _check_router(use_sparse_mixer: int, swiglu_limit_after_activation: int) -> None:
-    if use_sparse_mixer or swiglu_limit_after_activation:
-        raise NotImplementedError("a sparse mixer" if use_sparse_mixer else "swiglu_limit_after_activation")
-
-
 @op(domain=CONTRIBUTED)
 def MoE(input: Tensor, router_probs: Tensor, fc1_experts_weights: Tensor, fc1_experts_bias: Tensor | None,
         fc2_experts_weights: Tensor, fc2_experts_bias: Tensor | None = None,
-        fc3_experts_weights: Tensor | None = None, fc3_experts_bias: Tensor | None = None, *,
-        activation_alpha: float = 1.0, activation_beta: float = 0.0, activation_type: str = "relu",
-        k: int = 1, normalize_routing_weights: int = 0, swiglu_fusion: int = 0,
-        swiglu_limit: float = math.inf, swiglu_limit_after_activation: int = 0,
-        use_sparse_mixer: int = 0) -> Tensor:
+        fc3_experts_weights: Tensor | None = None, fc3_experts_bias: Tensor | None = None,
+        **how: Unpack[ExpertAttributes]) -> Tensor:
     """Feed-forward networks of which each token takes the `k` that its router scores highest."""
-    _check_router(use_sparse_mixer, swiglu_limit_after_activation)
     fc3 = None if fc3_experts_weights is None else (fc3_experts_weights, fc3_experts_bias)
-    return _mixed(input, _shares(router_probs, k, normalize_routing_weights, None),
-                  (fc1_experts_weights, fc1_experts_bias), (fc2_experts_weights, fc2_experts_bias), fc3,
-                  activation_type, swiglu_fusion, activation_alpha, activation_beta, swiglu_limit)
+    return _mixed(input, router_probs, None, (fc1_experts_weights, fc1_experts_bias),
+                  (fc2_experts_weights, fc2_experts_bias), fc3, **how)
 
 
 def _dequantized(weights: Tensor, scales: Tensor, zero_points: Tensor | None, bits: int) -> Tensor:
@@ -123,15 +134,11 @@ def QMoE(input: Tensor, router_probs: Tensor, fc1_experts_weights: Tensor, fc1_s
          fc3_scales: Tensor | None = None, fc3_experts_bias: Tensor | None = None,
          fc1_zero_points: Tensor | None = None, fc2_zero_points: Tensor | None = None,
          fc3_zero_points: Tensor | None = None, router_weights: Tensor | None = None, *,
-         accuracy_level: int = 0, activation_alpha: float = 1.0, activation_beta: float = 0.0,
-         activation_type: str = "relu", block_size: int = 0, expert_weight_bits: int = 4,
+         accuracy_level: int = 0, block_size: int = 0, expert_weight_bits: int = 4,
          fc1_expert_weight_bits: int | None = None, fc2_expert_weight_bits: int | None = None,
-         fc3_expert_weight_bits: int | None = None, k: int = 1, normalize_routing_weights: int = 0,
-         quant_type: str = "int", swiglu_fusion: int = 0, swiglu_limit: float = math.inf,
-         swiglu_limit_after_activation: int = 0, use_sparse_mixer: int = 0,
-         weights_prepacked: int = -1) -> Tensor:
+         fc3_expert_weight_bits: int | None = None, quant_type: str = "int", weights_prepacked: int = -1,
+         **how: Unpack[ExpertAttributes]) -> Tensor:
     """MoE of weights that are integers of 2, 4 or 8 bits, the lowest bits of a byte first."""
-    _check_router(use_sparse_mixer, swiglu_limit_after_activation)
     bits = [expert_weight_bits if own is None else own for own in (
         fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits)]
     if quant_type != "int" or weights_prepacked > 0 or not {2, 4, 8}.issuperset(bits):
@@ -141,9 +148,8 @@ def QMoE(input: Tensor, router_probs: Tensor, fc1_experts_weights: Tensor, fc1_s
     fc3 = None if fc3_experts_weights is None or fc3_scales is None else (
         _dequantized(fc3_experts_weights, fc3_scales, fc3_zero_points, bits[2]).cast(input.dtype),
         fc3_experts_bias)
-    return _mixed(input, _shares(router_probs, k, normalize_routing_weights, router_weights),
-                  (fc1, fc1_experts_bias), (fc2, fc2_experts_bias), fc3, activation_type, swiglu_fusion,
-                  activation_alpha, activation_beta, swiglu_limit)
+    return _mixed(input, router_probs, router_weights, (fc1, fc1_experts_bias), (fc2, fc2_experts_bias), fc3,
+                  **how)
 
 
 @op(domain=CONTRIBUTED)

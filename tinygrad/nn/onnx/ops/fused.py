@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.functional.nn import rmsnorm
 from tinygrad.nn.onnx.ops.contributed import (
     EmbedLayerNormalization,
     FastGelu,
@@ -16,12 +17,13 @@ from tinygrad.nn.onnx.ops.contributed import (
     FusedMatMul,
     activated,
     channels_first,
-    channels_last_again,
+    of_channels_last,
+    of_either_layout,
 )
 from tinygrad.nn.onnx.ops.convolution import ConvTranspose
 from tinygrad.nn.onnx.ops.normalization import RMSNormalization
 from tinygrad.nn.onnx.ops.quantization import DequantizeLinear
-from tinygrad.nn.onnx.registry import CONTRIBUTED, Ints, op, ops
+from tinygrad.nn.onnx.registry import CONTRIBUTED, Ints, op, ops, with_attributes_of
 from tinygrad.tensor import Tensor
 
 # --- sums, products, gates ----------------------------------------------------------------------------------
@@ -29,7 +31,7 @@ from tinygrad.tensor import Tensor
 
 def _scaled_silu(X: Tensor, scale: Tensor | None = None, *, alpha: float = 1.0) -> Tensor:
     scaled = X * (alpha if scale is None else scale.cast(X.dtype))
-    return scaled * scaled.sigmoid()
+    return scaled.silu()
 
 
 ops(CONTRIBUTED,
@@ -66,12 +68,11 @@ def BiasDropout(data: Tensor, bias: Tensor, residual: Tensor | None = None, rati
 
 
 @op(domain=CONTRIBUTED)
+@with_attributes_of(FusedMatMul)
 def FusedMatMulActivation(A: Tensor, B: Tensor, *, activation: str, activation_alpha: float = 0.0,
                           activation_axis: int = -1, activation_beta: float = 0.0,
-                          activation_gamma: float = 0.0, alpha: float = 1.0, transA: int = 0,
-                          transB: int = 0, transBatchA: int = 0, transBatchB: int = 0) -> Tensor:
-    product = FusedMatMul(A, B, alpha=alpha, transA=transA, transB=transB, transBatchA=transBatchA,
-                          transBatchB=transBatchB)
+                          activation_gamma: float = 0.0, **how: Any) -> Tensor:
+    product = FusedMatMul(A, B, **how)
     if activation == "Softmax":
         return product.softmax(activation_axis)
     return activated(activation, (activation_alpha, activation_beta))(product)
@@ -99,7 +100,7 @@ def GatedRMSNorm(X: Tensor, scale: Tensor, gate: Tensor, *, activation: str = "s
                  epsilon: float = 1e-5) -> Tensor:
     """Each group of as many items as `scale` has, normalised, times sigmoid(gate) or gate * sigmoid(gate)."""
     normal = RMSNormalization(X.reshape(*X.shape[:-1], -1, scale.shape[0]), scale, epsilon=epsilon)
-    opened = gate.sigmoid() if activation == "sigmoid" else gate * gate.sigmoid()
+    opened = gate.sigmoid() if activation == "sigmoid" else gate.silu()
     return normal.reshape(*X.shape) * opened
 
 
@@ -108,69 +109,58 @@ def BranchwiseRMSNorm(X: Tensor, scale: Tensor | None = None, *, epsilon: float 
                       num_branches: int = 0) -> Tensor:
     """Each branch (..., branches, items), or (..., branches * items), divided by its root mean square."""
     x = (X.reshape(*X.shape[:-1], num_branches, -1) if num_branches else X).cast(dtypes.float32)
-    normal = x * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    normal = rmsnorm(x, eps=epsilon)
     if scale is not None:
         normal = normal * (scale if scale.shape == x.shape[-1:] else scale.reshape(*x.shape[-2:]))
     return normal.cast(X.dtype).reshape(*X.shape)
 
 
-@op(domain=CONTRIBUTED)
-def GroupNorm(X: Tensor, gamma: Tensor, beta: Tensor, *, activation: int, groups: int, channels_last: int = 1,
-              epsilon: float = 1e-5) -> Tensor:
+def _group_norm(X: Tensor, gamma: Tensor, beta: Tensor, *, activation: int, groups: int,
+                epsilon: float = 1e-5) -> Tensor:
     """gamma * (x - mean) / sqrt(variance + epsilon) + beta of each group of channels; with `activation`, that
     times its sigmoid."""
-    x = channels_first(X) if channels_last else X
-    parts = x.cast(dtypes.float32).reshape(x.shape[0], groups, -1)
-    centred = parts - parts.mean(2, keepdim=True)
-    normal = centred * (centred.square().mean(2, keepdim=True) + epsilon).rsqrt()
-    each = (-1, *(1,) * (x.ndim - 2))
-    made = normal.reshape(*x.shape) * gamma.reshape(*each) + beta.reshape(*each)
-    made = (made * made.sigmoid() if activation else made).cast(X.dtype)
-    return channels_last_again(made) if channels_last else made
+    normal = X.cast(dtypes.float32).reshape(X.shape[0], groups, -1).layernorm(2, epsilon)
+    each = (-1, *(1,) * (X.ndim - 2))
+    made = normal.reshape(*X.shape) * gamma.reshape(*each) + beta.reshape(*each)
+    return (made.silu() if activation else made).cast(X.dtype)
 
 
 @op(domain=CONTRIBUTED)
+@with_attributes_of(_group_norm)
+def GroupNorm(X: Tensor, gamma: Tensor, beta: Tensor, *, channels_last: int = 1, **how: Any) -> Tensor:
+    normal: Tensor = of_either_layout(_group_norm)(X, gamma, beta, channels_last=channels_last, **how)
+    return normal
+
+
+@op(domain=CONTRIBUTED)
+@with_attributes_of(_group_norm)
 def SkipGroupNorm(X: Tensor, gamma: Tensor, beta: Tensor, skip: Tensor, bias: Tensor | None = None, *,
-                  activation: int, groups: int, channels_last: int = 1,
-                  epsilon: float = 1e-5) -> tuple[Tensor, Tensor]:
+                  channels_last: int = 1, **how: Any) -> tuple[Tensor, Tensor]:
     """GroupNorm of X + skip + bias, and that sum. Of two axes, `skip` is one number for each channel."""
     spread = (1, 1, -1) if channels_last else (-1, 1, 1)
     total = X + (skip.reshape(skip.shape[0], *spread) if skip.ndim == 2 else skip)
     total = total if bias is None else total + bias.reshape(*spread)
-    return GroupNorm(total, gamma, beta, activation=activation, groups=groups, channels_last=channels_last,
-                     epsilon=epsilon), total
+    return GroupNorm(total, gamma, beta, channels_last=channels_last, **how), total
 
 
 # --- convolution --------------------------------------------------------------------------------------------
 
 
 @op(domain=CONTRIBUTED)
-def NhwcFusedConv(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | None = None, *,
-                  activation: str = "", activation_params: Any = None, auto_pad: str = "NOTSET",
-                  dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None,
-                  strides: Any = None) -> Tensor:
-    made = FusedConv(channels_first(X), W, B, None if Z is None else channels_first(Z), activation=activation,
-                     activation_params=activation_params, auto_pad=auto_pad, dilations=dilations, group=group,
-                     kernel_shape=kernel_shape, pads=pads, strides=strides)
-    return channels_last_again(made)
+@with_attributes_of(FusedConv)
+def NhwcFusedConv(X: Tensor, W: Tensor, B: Tensor | None = None, Z: Tensor | None = None,
+                  **how: Any) -> Tensor:
+    return of_channels_last(FusedConv)(X, W, B, None if Z is None else channels_first(Z), **how)
+
+
+ops(CONTRIBUTED, NhwcConv=NhwcFusedConv)
 
 
 @op(domain=CONTRIBUTED)
-def NhwcConv(X: Tensor, W: Tensor, B: Tensor | None = None, *, auto_pad: str = "NOTSET",
-             dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None,
-             strides: Any = None) -> Tensor:
-    return NhwcFusedConv(X, W, B, auto_pad=auto_pad, dilations=dilations, group=group, pads=pads,
-                         strides=strides)
-
-
-@op(domain=CONTRIBUTED)
-def ConvTransposeWithDynamicPads(X: Tensor, W: Tensor, Pads: Ints | None = None, B: Tensor | None = None, *,
-                                 auto_pad: str = "NOTSET", dilations: Any = None, group: int = 1,
-                                 kernel_shape: Any = None, output_padding: Any = None,
-                                 strides: Any = None) -> Tensor:
-    made: Tensor = ConvTranspose(X, W, B, auto_pad=auto_pad, dilations=dilations, group=group,
-                                 kernel_shape=kernel_shape, output_padding=output_padding, pads=Pads,
-                                 strides=strides)
+@with_attributes_of(ConvTranspose)
+def ConvTransposeWithDynamicPads(X: Tensor, W: Tensor, Pads: Ints | None = None, B: Tensor | None = None,
+                                 **how: Any) -> Tensor:
+    made: Tensor = ConvTranspose(X, W, B, pads=Pads, **how)
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.functional.nn import rmsnorm
 from tinygrad.nn.onnx.registry import op
 from tinygrad.nn.onnx.values import element_type, tensor_type
 from tinygrad.tensor import Tensor
@@ -60,7 +61,7 @@ def LayerNormalization(X: Tensor, Scale: Tensor, B: Tensor | None = None, *, axi
 def RMSNormalization(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5,
                      stash_type: int = 1) -> Tensor:
     axes, wide = tuple(range(axis % X.ndim, X.ndim)), X.cast(_stashed(stash_type))
-    return (wide * (wide.square().mean(axes, keepdim=True) + epsilon).rsqrt()).cast(X.dtype) * scale
+    return rmsnorm(wide, axes, epsilon).cast(X.dtype) * scale
 
 
 def _by_groups(X: Tensor, groups: int, epsilon: float) -> Tensor:

@@ -3,88 +3,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from tinygrad.dtype import dtypes
-from tinygrad.functional.windows import sliding_windows
-from tinygrad.nn.onnx.ops.convolution import pads_of, spatial
+from tinygrad.functional.pooling import PoolGeometry, largest_of_windows, mean_of_windows
+from tinygrad.nn.onnx.ops.convolution import WindowAttributes, Windows, spatial
 from tinygrad.nn.onnx.registry import Ints, op, ops
 from tinygrad.tensor import Tensor
 
 
-def _windows(X: Tensor, kernel: Sequence[int], strides: Any, dilations: Any, pads: Any, auto_pad: str,
-             ceil_mode: int, value: Any) -> tuple[Tensor, list[tuple[int, int]], list[tuple[int, int]]]:
-    """(windows (N, C, *outs, *kernel), padding that the model says, padding with what `ceil_mode` adds)."""
-    stride, dilation = spatial(X, strides), spatial(X, dilations)
-    said = pads_of(X.shape[2:], kernel, stride, dilation, pads, auto_pad)
-    enlarged = list(said)
-    for i, (n, k, s, d) in enumerate(zip(X.shape[2:], kernel, stride, dilation, strict=True)):
-        before, after = said[i]
-        room, reach = n + before + after, d * (k - 1) + 1
-        if ceil_mode:
-            outs = -(-(room - reach) // s) + 1
-            if (outs - 1) * s >= n + before:
-                outs -= 1  # a window begins in the input or in the padding before it
-            enlarged[i] = (before, after + max(0, (outs - 1) * s + reach - room))
-    padded = X.pad(((0, 0), (0, 0), *enlarged), value=value)
-    return sliding_windows(padded, kernel, stride, dilation), said, enlarged
-
-
-def _inner(kernel: Sequence[int]) -> tuple[int, ...]:
-    return tuple(range(-len(kernel), 0))
+def _geometry(X: Tensor, kernel: Sequence[int], ceil_mode: int, windows: WindowAttributes) -> PoolGeometry:
+    strides, dilations, pads = Windows.over(X, kernel, **windows)
+    return PoolGeometry.of(X, tuple(kernel), strides, dilations, pads, bool(ceil_mode))
 
 
 @op
-def AveragePool(X: Tensor, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0,
-                count_include_pad: int = 0, dilations: Any = None, pads: Any = None,
-                strides: Any = None) -> Tensor:
-    windows, said, enlarged = _windows(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, 0)
-    total: Tensor = windows.sum(_inner(kernel_shape), dtype=dtypes.float32)
-    counted = said if count_include_pad else [(0, 0)] * len(said)
-    if counted == enlarged:
-        mean: Tensor = total / math.prod(kernel_shape)
-        return mean
-    ones = Tensor.ones(1, 1, *X.shape[2:], device=X.device, requires_grad=False)
-    ones = ones.pad(((0, 0), (0, 0), *counted), value=1)
-    rest = [(b - cb, a - ca) for (b, a), (cb, ca) in zip(enlarged, counted, strict=True)]
-    counts = sliding_windows(ones.pad(((0, 0), (0, 0), *rest)), kernel_shape, spatial(X, strides),
-                             spatial(X, dilations))
-    return total / counts.sum(_inner(kernel_shape))
+def AveragePool(X: Tensor, *, kernel_shape: Any, ceil_mode: int = 0, count_include_pad: int = 0,
+                **windows: Unpack[WindowAttributes]) -> Tensor:
+    wide = X.cast(dtypes.float32) if X.dtype.itemsize < 4 else X
+    return mean_of_windows(wide, _geometry(X, kernel_shape, ceil_mode, windows), bool(count_include_pad))
 
 
 @op
-def MaxPool(X: Tensor, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0,
-            dilations: Any = None,
-            pads: Any = None, storage_order: int = 0, strides: Any = None, n_outputs: int = 1) -> Any:
+def MaxPool(X: Tensor, *, kernel_shape: Any, ceil_mode: int = 0, storage_order: int = 0, n_outputs: int = 1,
+            **windows: Unpack[WindowAttributes]) -> Any:
     """The largest item of each window, and where it is in the flattened input; with `storage_order` 1 counted
     along columns."""
-    windows, _, padding = _windows(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode,
-                                   X.dtype.min)
-    largest = windows.max(_inner(kernel_shape))
-    if n_outputs == 1:
-        return largest
-    sizes, axes = X.shape[2:], len(kernel_shape)
-    count = math.prod(sizes)
-    order = tuple(reversed(range(axes))) if storage_order else tuple(range(axes))
-    places = Tensor.arange(count, device=X.device).reshape(*(sizes[i] for i in order)).permute(order)
-    places = places.reshape(1, 1, *sizes).pad(((0, 0), (0, 0), *padding), value=count)
-    windows_of_places = sliding_windows(places, kernel_shape, spatial(X, strides), spatial(X, dilations))
-    hit = windows == largest.reshape(*largest.shape, *(1,) * axes)
-    # of equal ones the first in row-major order, whatever the places are counted along
-    rank = Tensor.arange(math.prod(kernel_shape), device=X.device).reshape(*kernel_shape)
-    first = hit.where(rank, math.prod(kernel_shape)).min(_inner(kernel_shape), keepdim=True)
-    found = (rank == first).where(windows_of_places, 0).sum(_inner(kernel_shape))
-    before = Tensor.arange(X.shape[0] * X.shape[1], device=X.device).reshape(*X.shape[:2],
-                                                                             *(1,) * axes) * count
-    return largest, found + before
+    found = largest_of_windows(X, _geometry(X, kernel_shape, ceil_mode, windows), n_outputs > 1)
+    if isinstance(found, Tensor):
+        return found
+    largest, place = found
+    sizes, count = X.shape[2:], math.prod(X.shape[2:])
+    if storage_order:
+        rest, place = place, place * 0
+        for size in reversed(sizes):
+            place, rest = place * size + rest % size, rest // size
+    planes = Tensor.arange(X.shape[0] * X.shape[1], device=X.device)
+    return largest, place + planes.reshape(*X.shape[:2], *(1,) * len(sizes)) * count
 
 
 @op
-def LpPool(X: Tensor, *, kernel_shape: Any, auto_pad: str = "NOTSET", ceil_mode: int = 0,
-           dilations: Any = None,
-           p: int = 2, pads: Any = None, strides: Any = None) -> Tensor:
-    windows, *_ = _windows(X, kernel_shape, strides, dilations, pads, auto_pad, ceil_mode, 0)
-    return windows.abs().pow(p).sum(_inner(kernel_shape)).pow(1 / p)
+def LpPool(X: Tensor, *, kernel_shape: Any, ceil_mode: int = 0, p: int = 2,
+           **windows: Unpack[WindowAttributes]) -> Tensor:
+    where = _geometry(X, kernel_shape, ceil_mode, windows)
+    return where.windows(X).abs().pow(p).sum(where.inner).pow(1 / p)
 
 
 @op

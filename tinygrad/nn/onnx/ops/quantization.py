@@ -1,13 +1,13 @@
 """Quantised numbers: to them and back, and products and convolutions of them."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.nn.onnx.ops.casts import convert
-from tinygrad.nn.onnx.ops.convolution import flat_pads, pads_of, spatial
+from tinygrad.nn.onnx.ops.convolution import Conv, ConvolutionAttributes
 from tinygrad.nn.onnx.registry import op
 from tinygrad.nn.onnx.values import (
     CODED_INTEGERS,
@@ -105,34 +105,20 @@ def QLinearMatMul(a: Tensor, a_scale: Tensor, a_zero_point: Tensor, b: Tensor, b
     return quantize(product.cast(dtypes.float32) * scale, y_zero_point, y_zero_point.dtype.numpy)
 
 
-def _convolved(x: Tensor, w: Tensor, x_zero_point: Tensor | None, w_zero_point: Tensor | None,
-               bias: Tensor | None,
-               auto_pad: str, dilations: Any, group: int, pads: Any, strides: Any) -> Tensor:
-    stride, dilation = spatial(x, strides), spatial(x, dilations)
-    padding = pads_of(x.shape[2:], w.shape[2:], stride, dilation, pads, auto_pad)
-    return _centred(x, x_zero_point, 1).conv2d(_centred(w, w_zero_point, 0), bias, group, stride, dilation,
-                                               flat_pads(padding))
-
-
 @op
 def ConvInteger(x: Tensor, w: Tensor, x_zero_point: Tensor | None = None, w_zero_point: Tensor | None = None,
-                *,
-                auto_pad: str = "NOTSET", dilations: Any = None, group: int = 1, kernel_shape: Any = None,
-                pads: Any = None, strides: Any = None) -> Tensor:
-    return _convolved(x, w, x_zero_point, w_zero_point, None, auto_pad, dilations, group, pads, strides)
+                **how: Unpack[ConvolutionAttributes]) -> Tensor:
+    return Conv(_centred(x, x_zero_point, 1), _centred(w, w_zero_point, 0), **how)
 
 
 @op
 def QLinearConv(x: Tensor, x_scale: Tensor, x_zero_point: Tensor, w: Tensor, w_scale: Tensor,
-                w_zero_point: Tensor,
-                y_scale: Tensor, y_zero_point: Tensor, B: Tensor | None = None, *, auto_pad: str = "NOTSET",
-                dilations: Any = None, group: int = 1, kernel_shape: Any = None, pads: Any = None,
-                strides: Any = None) -> Items:
-    made = _convolved(x, w, x_zero_point, w_zero_point, B, auto_pad, dilations, group, pads, strides)
+                w_zero_point: Tensor, y_scale: Tensor, y_zero_point: Tensor, B: Tensor | None = None,
+                **how: Unpack[ConvolutionAttributes]) -> Items:
+    made = Conv(_centred(x, x_zero_point, 1), _centred(w, w_zero_point, 0), B, **how)
     scale = x_scale.reshape(()) * w_scale.reshape(-1) / y_scale.reshape(())
     return quantize(made.cast(dtypes.float32) * scale.reshape(-1, *(1,) * (x.ndim - 2)),
-                    y_zero_point.reshape(()),
-                    y_zero_point.dtype.numpy)
+                    y_zero_point.reshape(()), y_zero_point.dtype.numpy)
 
 
 @op

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from tinygrad.dtype import dtypes
 from tinygrad.nn.onnx.registry import op
@@ -31,11 +31,23 @@ TAKES_ALPHA = ("affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigm
 TAKES_BETA = ("affine", "scaledtanh", "hardsigmoid")
 
 
-def activation_functions(names: Any, usual: tuple[str, ...], direction: str, alphas: Any, betas: Any,
-                         clip: float | None) -> list[Activation]:
-    """The functions of these names, or the usual ones of each direction; parameters are taken in order by
+class RecurrentAttributes(TypedDict, total=False):
+    """What all kinds of layers are told."""
+
+    activation_alpha: Any
+    activation_beta: Any
+    activations: Any
+    clip: float
+    direction: str
+    hidden_size: int
+    layout: int
+
+
+def _activation_functions(usual: tuple[str, ...], how: RecurrentAttributes) -> list[Activation]:
+    """The functions that are named, or the usual ones of each direction; parameters are taken in order by
     those that have them."""
-    alpha, beta = iter(alphas or ()), iter(betas or ())
+    alpha, beta = iter(how.get("activation_alpha") or ()), iter(how.get("activation_beta") or ())
+    clip = how.get("clip")
 
     def one(name: str) -> Activation:
         function, a, b = ACTIVATIONS[name.lower()]
@@ -44,7 +56,7 @@ def activation_functions(names: Any, usual: tuple[str, ...], direction: str, alp
         if clip is None:
             return lambda x: function(x, a, b)
         return lambda x: function(x.maximum(-clip).minimum(clip), a, b)
-    return [one(name) for name in names or usual * (2 if direction == "bidirectional" else 1)]
+    return [one(name) for name in how.get("activations") or usual * 2]
 
 
 def _stored(x: Tensor) -> Tensor:
@@ -83,9 +95,10 @@ def products(weights: Tensor) -> list[Product]:
 
 
 def _recurrent(X: Tensor, of_inputs: Sequence[Product], hidden: int, B: Tensor | None,
-               sequence_lens: Tensor | None, initial: Sequence[Tensor | None], layout: int, direction: str,
-               gates: int, make_step: Callable[[int, Tensor], Step]) -> tuple[Tensor, ...]:
+               sequence_lens: Tensor | None, initial: Sequence[Tensor | None], gates: int,
+               make_step: Callable[[int, Tensor], Step], how: RecurrentAttributes) -> tuple[Tensor, ...]:
     """A layer in all its directions: (Y, the last states)."""
+    layout, direction = how.get("layout", 0), how.get("direction", "forward")
     X = X.transpose(0, 1) if layout else X
     batch = X.shape[1]
     directions = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
@@ -110,26 +123,19 @@ def _recurrent(X: Tensor, of_inputs: Sequence[Product], hidden: int, B: Tensor |
 
 @op
 def RNN(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens: Tensor | None = None,
-        initial_h: Tensor | None = None, *, activation_alpha: Any = None, activation_beta: Any = None,
-        activations: Any = ("Tanh", "Tanh"), clip: float | None = None, direction: str = "forward",
-        hidden_size: int | None = None, layout: int = 0) -> tuple[Tensor, ...]:
-    f = activation_functions(activations, ("Tanh",), direction, activation_alpha, activation_beta, clip)
-    of_state = products(R)
+        initial_h: Tensor | None = None, **how: Unpack[RecurrentAttributes]) -> tuple[Tensor, ...]:
+    f, of_state = _activation_functions(("Tanh",), how), products(R)
 
     def make_step(d: int, bias: Tensor) -> Step:
         return lambda x, state: (f[d](x + of_state[d](state[0]) + bias),)
-    return _recurrent(X, products(W), R.shape[-1], B, sequence_lens, [initial_h], layout, direction, 1,
-                      make_step)
+    return _recurrent(X, products(W), R.shape[-1], B, sequence_lens, [initial_h], 1, make_step, how)
 
 
 @op
 def GRU(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens: Tensor | None = None,
-        initial_h: Tensor | None = None, *, activation_alpha: Any = None, activation_beta: Any = None,
-        activations: Any = None, clip: float | None = None, direction: str = "forward",
-        hidden_size: int | None = None, layout: int = 0, linear_before_reset: int = 0) -> tuple[Tensor, ...]:
-    functions = activation_functions(activations, ("Sigmoid", "Tanh"), direction, activation_alpha,
-                                     activation_beta, clip)
-    n = R.shape[-1]
+        initial_h: Tensor | None = None, *, linear_before_reset: int = 0,
+        **how: Unpack[RecurrentAttributes]) -> tuple[Tensor, ...]:
+    functions, n = _activation_functions(("Sigmoid", "Tanh"), how), R.shape[-1]
 
     def make_step(d: int, bias: Tensor) -> Step:
         f, g = functions[2 * d:2 * d + 2]
@@ -145,26 +151,23 @@ def GRU(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens:
                 new = g(x[:, 2 * n:] + (reset * h) @ weights[:, 2 * n:] + bias[2 * n:])
             return ((1 - update) * new + update * h,)
         return step
-    return _recurrent(X, products(W), n, B, sequence_lens, [initial_h], layout, direction, 3, make_step)
+    return _recurrent(X, products(W), n, B, sequence_lens, [initial_h], 3, make_step, how)
 
 
 @op
 def LSTM(X: Tensor, W: Tensor, R: Tensor, B: Tensor | None = None, sequence_lens: Tensor | None = None,
          initial_h: Tensor | None = None, initial_c: Tensor | None = None, P: Tensor | None = None, *,
-         activation_alpha: Any = None, activation_beta: Any = None, activations: Any = None,
-         clip: float | None = None, direction: str = "forward", hidden_size: int | None = None,
-         input_forget: int = 0, layout: int = 0) -> tuple[Tensor, ...]:
-    functions = activation_functions(activations, ("Sigmoid", "Tanh", "Tanh"), direction, activation_alpha,
-                                     activation_beta, clip)
+         input_forget: int = 0, **how: Unpack[RecurrentAttributes]) -> tuple[Tensor, ...]:
     return lstm(X, products(W), products(R), R.shape[-1], B, sequence_lens, [initial_h, initial_c], P,
-                functions, direction, input_forget, layout)
+                input_forget, how)
 
 
 def lstm(X: Tensor, of_inputs: Sequence[Product], of_state: Sequence[Product], n: int, B: Tensor | None,
-         lengths: Tensor | None, initial: Sequence[Tensor | None], P: Tensor | None,
-         functions: Sequence[Activation], direction: str, input_forget: int,
-         layout: int) -> tuple[Tensor, ...]:
+         lengths: Tensor | None, initial: Sequence[Tensor | None], P: Tensor | None, input_forget: int,
+         how: RecurrentAttributes) -> tuple[Tensor, ...]:
     """An LSTM of `n` numbers, given how inputs and its state are multiplied with weights."""
+    functions = _activation_functions(("Sigmoid", "Tanh", "Tanh"), how)
+
     def make_step(d: int, bias: Tensor) -> Step:
         f, g, h = functions[3 * d:3 * d + 3]
 
@@ -180,4 +183,4 @@ def lstm(X: Tensor, of_inputs: Sequence[Product], of_state: Sequence[Product], n
             o = f(o if P is None else o + P[d, n:2 * n] * cell)
             return o * h(cell), cell
         return step
-    return _recurrent(X, of_inputs, n, B, lengths, initial, layout, direction, 4, make_step)
+    return _recurrent(X, of_inputs, n, B, lengths, initial, 4, make_step, how)

@@ -13,7 +13,6 @@ from tinygrad.functional.movement import shape_to_reach
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.sizes import at_least, at_most, is_symbolic, largest, reshapes_in_memory
 from tinygrad.helpers import prod
-from tinygrad.nn.onnx.host import constant, shape
 from tinygrad.nn.onnx.registry import Ints, op, ops
 from tinygrad.nn.onnx.values import (
     Array,
@@ -54,6 +53,10 @@ def moves(function: Callable[..., Any]) -> Callable[..., Any]:
 # --- constants and sizes ------------------------------------------------------------------------------------
 
 
+CONSTANTS: dict[str, Any] = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32,
+                             "value_floats": np.float32, "value_string": object, "value_strings": object}
+
+
 @op
 def Constant(*, value: Value = None, sparse_value: Value = None, value_float: float | None = None,
              value_floats: Any = None, value_int: int | None = None, value_ints: Any = None,
@@ -61,7 +64,8 @@ def Constant(*, value: Value = None, sparse_value: Value = None, value_float: fl
     given = {"value": value, "sparse_value": sparse_value, "value_float": value_float,
              "value_floats": value_floats, "value_int": value_int, "value_ints": value_ints,
              "value_string": value_string, "value_strings": value_strings}
-    return constant(**{name: held for name, held in given.items() if held is not None})
+    ((name, held),) = [(name, held) for name, held in given.items() if held is not None]
+    return np.asarray(held, CONSTANTS.get(name))
 
 
 @op
@@ -74,7 +78,7 @@ def ConstantOfShape(input: Ints, *, value: Array | None = None) -> Value:
 
 @op
 def Shape(data: Value, *, start: int = 0, end: int | None = None) -> Value:
-    return shape(data, start=start, end=end)
+    return Sizes.of(data.shape[start:end])
 
 
 @op

@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 
@@ -93,12 +93,30 @@ class Forest:
         return total / len(self.roots) if aggregate == "AVERAGE" else total
 
 
-def _forest(treeids: Any, nodeids: Any, features: Any, values: Any, modes: Any, if_true: Any, if_false: Any,
-            missing: Any, voters: Sequence[tuple[int, int]], targets: Any, weights: Any,
-            count: int) -> Forest:
+class ForestAttributes(TypedDict, total=False):
     """A forest as versions before 5 describe it: nodes by the numbers of their tree and in it."""
-    place = {key: i for i, key in enumerate(zip(treeids, nodeids, strict=True))}
-    kinds = [MODES.index(m) for m in modes]
+
+    nodes_treeids: Required[Any]
+    nodes_nodeids: Required[Any]
+    nodes_featureids: Required[Any]
+    nodes_modes: Required[Any]
+    nodes_truenodeids: Required[Any]
+    nodes_falsenodeids: Required[Any]
+    nodes_values: Any
+    nodes_values_as_tensor: Array
+    nodes_missing_value_tracks_true: Any
+    nodes_hitrates: Any
+    nodes_hitrates_as_tensor: Array
+    base_values: Any
+    base_values_as_tensor: Array
+
+
+def _forest(nodes: ForestAttributes, voters: Sequence[tuple[int, int]], targets: Any, weights: Any,
+            count: int) -> Forest:
+    """The forest of which `voters` have these `weights` for `targets`, of which there are `count`."""
+    treeids = nodes["nodes_treeids"]
+    place = {key: i for i, key in enumerate(zip(treeids, nodes["nodes_nodeids"], strict=True))}
+    kinds = [MODES.index(m) for m in nodes["nodes_modes"]]
     leaf = MODES.index("LEAF")
 
     def children(ids: Any) -> Array:
@@ -108,69 +126,53 @@ def _forest(treeids: Any, nodeids: Any, features: Any, values: Any, modes: Any, 
     votes = np.full((len(kinds), count), np.nan)
     for key, target, weight in zip(voters, targets, weights, strict=True):
         votes[place[key], target] = np.nan_to_num(votes[place[key], target]) + weight
+    if_true, if_false = children(nodes["nodes_truenodeids"]), children(nodes["nodes_falsenodeids"])
     first = [place[key] for key in {tree: (tree, node) for tree, node in reversed(list(place))}.values()]
-    led_to = {int(n) for ids in (children(if_true), children(if_false)) for i, n in enumerate(ids) if n != i}
+    led_to = {int(n) for ids in (if_true, if_false) for i, n in enumerate(ids) if n != i}
     roots = sorted(i for i in first if i not in led_to)
-    return Forest(np.array(roots, np.int32), np.array(features, np.int32), np.array(values, np.float64),
-                  np.array(kinds, np.int32), children(if_true), children(if_false),
-                  np.array(missing or [0] * len(kinds)), votes, np.zeros((len(kinds), 0)))
+    values = _values_of(nodes.get("nodes_values"), nodes.get("nodes_values_as_tensor"))
+    missing = nodes.get("nodes_missing_value_tracks_true") or [0] * len(kinds)
+    return Forest(np.array(roots, np.int32), np.array(nodes["nodes_featureids"], np.int32),
+                  np.array(values, np.float64), np.array(kinds, np.int32), if_true, if_false,
+                  np.array(missing), votes, np.zeros((len(kinds), 0)))
 
 
 def _values_of(floats: Any, doubles: Array | None) -> Any:
     return doubles.tolist() if doubles is not None and doubles.size else list(floats or ())
 
 
+def _from_base(scores: Tensor, nodes: ForestAttributes, kept: int | None = None) -> Tensor:
+    """Scores and the values that they start from, of which the last `kept` count."""
+    base = _values_of(nodes.get("base_values"), nodes.get("base_values_as_tensor"))
+    if not base:
+        return scores
+    return scores + Tensor(base if kept is None else base[-kept:], scores.device, dtype=scores.dtype,
+                           requires_grad=False)
+
+
 @op(domain=MACHINE_LEARNING)
 def TreeEnsembleRegressor(
-        X: Tensor, *, nodes_treeids: Any, nodes_nodeids: Any, nodes_featureids: Any, nodes_modes: Any,
-        nodes_truenodeids: Any, nodes_falsenodeids: Any, target_treeids: Any, target_nodeids: Any,
-        target_ids: Any,
-        n_targets: int = 1, nodes_values: Any = None, nodes_values_as_tensor: Array | None = None,
-        nodes_missing_value_tracks_true: Any = None, nodes_hitrates: Any = None,
-        nodes_hitrates_as_tensor: Array | None = None, target_weights: Any = None,
-        target_weights_as_tensor: Array | None = None, base_values: Any = None,
-        base_values_as_tensor: Array | None = None, aggregate_function: str = "SUM",
-        post_transform: str = "NONE") -> Tensor:
-    forest = _forest(
-        nodes_treeids, nodes_nodeids, nodes_featureids, _values_of(nodes_values, nodes_values_as_tensor),
-        nodes_modes,
-        nodes_truenodeids, nodes_falsenodeids, nodes_missing_value_tracks_true,
-        list(zip(target_treeids, target_nodeids, strict=True)), target_ids,
-        _values_of(target_weights, target_weights_as_tensor), n_targets)
-    scores = forest.scores(_floats(X), aggregate_function)
-    base = _values_of(base_values, base_values_as_tensor)
-    return transformed(scores + Tensor(base, X.device, dtype=scores.dtype, requires_grad=False) if base
-                       else scores,
-                       post_transform)
+        X: Tensor, *, target_treeids: Any, target_nodeids: Any, target_ids: Any, n_targets: int = 1,
+        target_weights: Any = None, target_weights_as_tensor: Array | None = None,
+        aggregate_function: str = "SUM", post_transform: str = "NONE",
+        **nodes: Unpack[ForestAttributes]) -> Tensor:
+    forest = _forest(nodes, list(zip(target_treeids, target_nodeids, strict=True)), target_ids,
+                     _values_of(target_weights, target_weights_as_tensor), n_targets)
+    return transformed(_from_base(forest.scores(_floats(X), aggregate_function), nodes), post_transform)
 
 
 @op(domain=MACHINE_LEARNING)
 def TreeEnsembleClassifier(
-        X: Tensor, *, nodes_treeids: Any, nodes_nodeids: Any, nodes_featureids: Any, nodes_modes: Any,
-        nodes_truenodeids: Any, nodes_falsenodeids: Any, class_treeids: Any, class_nodeids: Any,
-        class_ids: Any,
-        nodes_values: Any = None, nodes_values_as_tensor: Array | None = None,
-        nodes_missing_value_tracks_true: Any = None, nodes_hitrates: Any = None,
-        nodes_hitrates_as_tensor: Array | None = None, class_weights: Any = None,
-        class_weights_as_tensor: Array | None = None, base_values: Any = None,
-        base_values_as_tensor: Array | None = None, classlabels_int64s: Any = None,
-        classlabels_strings: Any = None,
-        post_transform: str = "NONE") -> tuple[Value, Tensor]:
+        X: Tensor, *, class_treeids: Any, class_nodeids: Any, class_ids: Any, class_weights: Any = None,
+        class_weights_as_tensor: Array | None = None, classlabels_int64s: Any = None,
+        classlabels_strings: Any = None, post_transform: str = "NONE",
+        **nodes: Unpack[ForestAttributes]) -> tuple[Value, Tensor]:
     labels = list(classlabels_strings or classlabels_int64s)
     weights = _values_of(class_weights, class_weights_as_tensor)
     binary = len(labels) == 2 and len(set(class_ids)) == 1
-    forest = _forest(
-        nodes_treeids, nodes_nodeids, nodes_featureids, _values_of(nodes_values, nodes_values_as_tensor),
-        nodes_modes,
-        nodes_truenodeids, nodes_falsenodeids, nodes_missing_value_tracks_true,
-        list(zip(class_treeids, class_nodeids, strict=True)), [0] * len(class_ids) if binary else class_ids,
-        weights,
-        1 if binary else len(labels))
-    scores = forest.scores(_floats(X), "SUM")
-    base = _values_of(base_values, base_values_as_tensor)
-    if base:
-        offset = base[-1:] if binary else base
-        scores = scores + Tensor(offset, X.device, dtype=scores.dtype, requires_grad=False)
+    forest = _forest(nodes, list(zip(class_treeids, class_nodeids, strict=True)),
+                     [0] * len(class_ids) if binary else class_ids, weights, 1 if binary else len(labels))
+    scores = _from_base(forest.scores(_floats(X), "SUM"), nodes, 1 if binary else None)
     if not binary:
         return labelled(scores, labels, post_transform)
     are_shares = all(w >= 0 for w in weights)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
-from tinygrad.nn.onnx.ops.convolution import items_at, sample
-from tinygrad.nn.onnx.registry import CONTRIBUTED, Ints, op
+from tinygrad.functional.pooling import cubic_weights
+from tinygrad.nn.onnx.ops.convolution import items_at, sample, weighted_items
+from tinygrad.nn.onnx.registry import CONTRIBUTED, Ints, op, ops, with_attributes_of
 from tinygrad.nn.onnx.values import Array
 from tinygrad.tensor import Tensor
 
@@ -36,21 +37,6 @@ def _bounded(place: Tensor, size: int, padding_mode: str, align_corners: int) ->
     return place.maximum(0).minimum(size - 1)
 
 
-GRID_SHARPNESS = -0.75
-
-
-def _cubic_shares(t: Tensor) -> list[Tensor]:
-    """The weights of four neighbours, of which the second is `t` before the place."""
-    a = GRID_SHARPNESS
-
-    def near(d: Tensor) -> Tensor:
-        return ((a + 2) * d - (a + 3)) * d * d + 1
-
-    def far(d: Tensor) -> Tensor:
-        return ((d - 5) * d + 8) * d * a - 4 * a
-    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
-
-
 @op
 def GridSample_20(X: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode: str = "zeros",
                   align_corners: int = 0) -> Tensor:
@@ -62,42 +48,16 @@ def GridSample_20(X: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode
     places = [(u + 1) / 2 * (n - 1) if align_corners else ((u + 1) * n - 1) / 2
               for u, n in zip(units, sizes, strict=True)]
     if mode in ("cubic", "bicubic"):
-        return _cubic_sample(X, places, padding_mode, align_corners)
+        return weighted_items(X, places, cubic_weights,
+                              lambda place, size: _bounded(place, size, padding_mode, align_corners))
     places = [_bounded(p, n, padding_mode, align_corners) for p, n in zip(places, sizes, strict=True)]
     return items_at(X, [p.round() for p in places]) if mode == "nearest" else sample(X, places)
 
 
-@op
-def GridSample_16(X: Tensor, grid: Tensor, *, mode: str = "bilinear", padding_mode: str = "zeros",
-                  align_corners: int = 0) -> Tensor:
-    return GridSample_20(X, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
-
-
-def _cubic_sample(X: Tensor, places: Sequence[Tensor], padding_mode: str, align_corners: int) -> Tensor:
-    lows = [p.floor() for p in places]
-    shares = [_cubic_shares(p - low) for p, low in zip(places, lows, strict=True)]
-    total = None
-    for taps in itertools.product(range(4), repeat=len(places)):
-        at = [_bounded(low + (t - 1), n, padding_mode, align_corners)
-              for low, t, n in zip(lows, taps, X.shape[2:], strict=True)]
-        weight = shares[0][taps[0]]
-        for share, t in zip(shares[1:], taps[1:], strict=True):
-            weight = weight * share[t]
-        term = items_at(X, at) * weight.unsqueeze(1)
-        total = term if total is None else total + term
-    assert total is not None
-    return total
+ops(GridSample_16=GridSample_20)
 
 
 # --- regions of interest ------------------------------------------------------------------------------------
-
-
-@op
-def RoiAlign_10(X: Tensor, rois: Array, batch_indices: Tensor, *, mode: str = "avg", output_height: int = 1,
-                output_width: int = 1, sampling_ratio: int = 0, spatial_scale: float = 1.0) -> Tensor:
-    return RoiAlign_16(X, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", mode=mode,
-                       output_height=output_height, output_width=output_width, sampling_ratio=sampling_ratio,
-                       spatial_scale=spatial_scale)
 
 
 @op
@@ -134,6 +94,14 @@ def RoiAlign_16(X: Tensor, rois: Array, batch_indices: Tensor, *,
         return used.where(values, 0).sum((3, 5)) / counts
     values = _largest_term(x, places).reshape(count, X.shape[1], *shape[1:])
     return known.where(used.where(values, 0), -math.inf).max((3, 5))
+
+
+@op
+@with_attributes_of(RoiAlign_16)
+def RoiAlign_10(X: Tensor, rois: Array, batch_indices: Tensor, **attributes: Any) -> Tensor:
+    made: Tensor = RoiAlign_16(X, rois, batch_indices, coordinate_transformation_mode="output_half_pixel",
+                               **attributes)
+    return made
 
 
 def _largest_term(x: Tensor, places: Sequence[Tensor]) -> Tensor:
