@@ -18,7 +18,7 @@ from tinygrad.nn import optim
 from tinygrad.nn.state import get_parameters, get_state_dict, load_state_dict
 from tinygrad.schedule.fusion_group import FusionLegality
 from tinygrad.schedule.items import create_schedule
-from tinygrad.schedule.node_summary import GraphSummary, ViewMap
+from tinygrad.schedule.node_summary import GraphSummary, NodeSummary, ViewMap
 
 Network = Callable[[Tensor], Tensor]
 
@@ -148,7 +148,7 @@ def kernels_of(sinks: list[UOp]) -> list[Any]:
 
 def share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every node be unlike all others."""
-    monkeypatch.setattr(GraphSummary, "key", lambda self, node: (node,))
+    monkeypatch.setattr(GraphSummary, "shared", lambda self, *fields: NodeSummary(*fields))
     monkeypatch.setattr(GraphSummary, "remembered",
                         lambda self, key, node: ViewMap(node.st, node.base.shape, node.base.op is Ops.CONST))
 

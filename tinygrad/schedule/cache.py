@@ -33,16 +33,15 @@ from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
 from tinygrad.schedule.copies import contiguous_part
 from tinygrad.schedule.dynamic_slice import (
-    IGNORED_ARGUMENT,
     DynamicSlices,
     SliceStart,
     is_short_slice_of_memory,
-    shared_memory,
     starts_of,
 )
 from tinygrad.schedule.exchanges import is_exchange, ordered_around_exchanges
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
+from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, over_memory
 from tinygrad.schedule.padded_shapes import PaddedShapes
 from tinygrad.schedule.partition import is_sharded
 from tinygrad.schedule.sharded_results import ShardedResults
@@ -307,7 +306,9 @@ class Template:
         views = {}
         for at, view in self.views:
             node = structure.nodes[at]
-            views[node] = shared_memory(node) if view is None else view.over(buffers)
+            held = over_memory(node) if view is None else view.over(buffers)
+            assert held is not None, node
+            views[node] = held
         return Schedule([item.over(buffers, values) for item in self.items], views,
                         [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
                          for device, arena in self.arenas])
@@ -344,6 +345,27 @@ def unrealized(sinks: Sequence[UOp]) -> list[UOp]:
     return [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
 
 
+def on_several_devices(outputs: Sequence[UOp]) -> bool:
+    """Whether values on several devices are below `outputs`."""
+    return Sharding.exists and any(is_sharded.of(s) for s in outputs)
+
+
+def has_sizes(outputs: Sequence[UOp]) -> bool:
+    """Whether sizes that are not known are below `outputs`."""
+    return Size.exists and any(s.has_sizes for s in outputs)
+
+
+class StandIns(Protocol):
+    """A graph that stands for another."""
+
+    @property
+    def sinks(self) -> list[UOp]:
+        """What is to be computed."""
+
+    def views(self, found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+        """The views that hold the values of the other graph, given those that hold its own."""
+
+
 class PersistentTemplates(Protocol):
     """Templates that outlive the process."""
 
@@ -372,46 +394,23 @@ class ScheduleCache:
         outputs = unrealized(sinks)
         if not outputs:
             return Schedule()
-        if Sharding.exists and any(is_sharded.of(s) for s in outputs):
-            return self.of_several_devices(outputs)
-        if Size.exists and any(s.has_sizes for s in outputs):
-            padded = PaddedShapes(outputs)
-            schedule = self.schedule(padded.sinks)
-            schedule.views = padded.views(schedule.views)
-            return schedule
-        structure = Structure(outputs)
+        sharded = on_several_devices(outputs)
+        if has_sizes(outputs):
+            return self.of_stand_ins((ShardedResults if sharded else PaddedShapes)(outputs))
+        structure = Structure(outputs, sharded)
         return self.of_structure(structure, self.known(structure))
 
-    def of_several_devices(self, outputs: list[UOp]) -> Schedule:
-        """The schedule of a graph in which some values are on several devices."""
-        if Size.exists and any(s.has_sizes for s in outputs):
-            return self.of_shards(ShardedResults(outputs))
-        structure = Structure(outputs, is_sharded=True)
-        template = self.known(structure)
-        if template is not None:
-            return self.known_again(template, structure)
-        with observer.span("partition", f"{len(structure.nodes)} nodes"):
-            results = ShardedResults(outputs)
-        schedule = self.of_shards(results)
-        template = Template.of(schedule, structure)
-        if template is not None:
-            self.keep_observed(template, structure)
-            schedule = template.over(structure)
-        schedule.structure, schedule.is_new = structure, True
-        return schedule
-
-    def of_shards(self, results: ShardedResults) -> Schedule:
-        """The schedule of the shards of some results, and the views that hold those."""
-        schedule = self.schedule(results.sinks)
-        schedule.views = results.views(schedule.views)
+    def of_stand_ins(self, graph: StandIns) -> Schedule:
+        """The schedule of the graph that stands for another, and the views that hold the values of that."""
+        schedule = self.schedule(graph.sinks)
+        schedule.views = graph.views(schedule.views)
         return schedule
 
     def structure_of(self, sinks: Sequence[UOp]) -> Structure | None:
         """The structure of what is still to be computed of `sinks`; None where there is nothing to compute,
         or not on one device and of known sizes."""
         outputs = unrealized(sinks)
-        if not outputs or (Sharding.exists and any(is_sharded.of(s) for s in outputs)) or (
-                Size.exists and any(s.has_sizes for s in outputs)):
+        if not outputs or on_several_devices(outputs) or has_sizes(outputs):
             return None
         return Structure(outputs)
 
@@ -428,13 +427,28 @@ class ScheduleCache:
         return template
 
     def of_structure(self, structure: Structure, template: Template | None) -> Schedule:
-        """The schedule of a graph of known sizes, on single devices; `template`: its own, where known."""
+        """The schedule of a graph of known sizes; `template`: its own, where known."""
         if template is not None:
             return self.known_again(template, structure)
-        with observer.span("schedule", f"{len(structure.nodes)} nodes"):
-            schedule = self.new_schedule(structure)
+        if structure.is_sharded:
+            with observer.span("partition", f"{len(structure.nodes)} nodes"):
+                results = ShardedResults(structure.sinks)
+            schedule = self.kept(self.of_stand_ins(results), structure)
+        else:
+            with observer.span("schedule", f"{len(structure.nodes)} nodes"):
+                schedule = self.new_schedule(structure)
         schedule.structure, schedule.is_new = structure, True
         return schedule
+
+    def kept(self, schedule: Schedule, structure: Structure, name: str | None = None) -> Schedule:
+        """The new schedule of a structure, whose template is kept, on disk under a name that it has there."""
+        template = Template.of(schedule, structure)
+        if template is None:
+            return schedule
+        if self.disk is not None and name is not None:
+            self.disk.put(name, template)
+        self.keep_observed(template, structure)
+        return template.over(structure)
 
     def known_again(self, template: Template, structure: Structure) -> Schedule:
         """The schedule of a graph by that of an equal one."""
@@ -448,19 +462,15 @@ class ScheduleCache:
         """The schedule of a structure that this process has not scheduled before."""
         name = None if self.disk is None else self.disk.key(structure)
         template = self.disk.get(name, structure) if self.disk is not None and name is not None else None
-        if template is None:
-            with collector_paused():
-                sliced = DynamicSlices(structure.sinks)
-                schedule = create_schedule(sliced.sinks)
-                schedule.views = sliced.views(schedule.views)
-                schedule.items = with_program(ordered_around_exchanges(schedule.items), structure)
-            template = Template.of(schedule, structure)
-            if template is None:
-                return schedule
-            if self.disk is not None and name is not None:
-                self.disk.put(name, template)
-        self.keep_observed(template, structure)
-        return template.over(structure)
+        if template is not None:
+            self.keep_observed(template, structure)
+            return template.over(structure)
+        with collector_paused():
+            sliced = DynamicSlices(structure.sinks)
+            schedule = create_schedule(sliced.sinks)
+            schedule.views = sliced.views(schedule.views)
+            schedule.items = with_program(ordered_around_exchanges(schedule.items), structure)
+        return self.kept(schedule, structure, name)
 
     def keep_observed(self, template: Template, structure: Structure) -> None:
         """Keep a new template, with the lines of its graph where somebody records."""

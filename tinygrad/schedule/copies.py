@@ -70,7 +70,7 @@ def made_at_target(copy: UOp) -> UOp | None:
     result = source.substitute(moved)
     if result.device is None or result.op is Ops.COPY:
         return result.copy_to(at).copy_to(copy.arg)
-    return UOp.new(Ops.CONTIGUOUS, result.dtype, (result,)).copy_to(copy.arg)
+    return result.contiguous().copy_to(copy.arg)
 
 
 def is_computed(copy: UOp) -> bool:

@@ -6,13 +6,14 @@ memory of 42 GB/s, and a vector operation of one item 0.0085 ns on two cores at 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from math import fsum
 
 from tinygrad.codegen.indexing import loops_over
 from tinygrad.codegen.lower import value_at
 from tinygrad.dtype import dtypes
+from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -48,9 +49,15 @@ MORE_TERMS = 2.0
 """As many terms more a function that is a series has in float64."""
 
 
-def closed_form_reduces(order: Iterable[UOp], reads: Mapping[UOp, bool]) -> frozenset[UOp]:
+reads_memory = Synthesized(
+    lambda node: node.op is Ops.BUFFER or node.op in Family.TRANSFER
+    or any([s.__dict__["_reads_memory"] for s in node.src]), "_reads_memory")
+"""Whether a node depends on memory; what does not is made of constants alone."""
+
+
+def closed_form_reduces(order: Iterable[UOp]) -> frozenset[UOp]:
     """The REDUCEs in `order`, sources first, that lowering turns into arithmetic or a load by index: they
-    cost no loop. `reads` says which nodes depend on memory."""
+    cost no loop."""
     found: set[UOp] = set()
     counters: set[UOp] = set()
     """nodes that change with what a closed form made of constants counts (arange), through elementwise ops"""
@@ -63,11 +70,11 @@ def closed_form_reduces(order: Iterable[UOp], reads: Mapping[UOp, bool]) -> froz
         if counters and node.op in _PASSES_ITEMS_ON and not counters.isdisjoint(node.src):
             sizes[node] = 1 + sum([sizes.get(s, 1) for s in node.src])
             (counters if sizes[node] <= LARGE_TREE else large).add(node)
-        if node.op is not Ops.REDUCE or (reads[node] and node.src[0] not in counters):
+        if node.op is not Ops.REDUCE or (reads_memory.of(node) and node.src[0] not in counters):
             continue
         if _lowers_without_loop(_over_params(node, found, large)):
             found.add(node)
-            if not reads[node]:
+            if not reads_memory.of(node):
                 counters.add(node)
     return frozenset(found)
 
@@ -77,11 +84,7 @@ def needs_no_loop(reduce: UOp) -> bool:
     order = reduce.toposort(stop=lambda n: n.op in _BOUNDARIES)
     if all(n.op is not Ops.REDUCE or n is reduce for n in order):
         return False  # it counts nothing: a position comes from an arange, which is a sum
-    reads: dict[UOp, bool] = {}
-    for node in order:
-        is_made = node.op in (Ops.CONST, Ops.VARIABLE)
-        reads[node] = not is_made if node.op in _BOUNDARIES else any([reads[s] for s in node.src])
-    return reduce in closed_form_reduces(order, reads)
+    return reduce in closed_form_reduces(order)
 
 
 def compared_sums(order: Sequence[UOp], forced: Collection[UOp], closed: frozenset[UOp]) -> frozenset[UOp]:
@@ -225,40 +228,27 @@ def _joined(cones: list[frozenset[UOp] | None], node: UOp) -> frozenset[UOp] | N
     return frozenset(joined) if len(joined) <= LARGE_CONE else None
 
 
-def reads_memory(order: Iterable[UOp]) -> dict[UOp, bool]:
-    """For each node in `order`, sources first, whether it depends on memory; what does not is made of
-    constants alone."""
-    reads: dict[UOp, bool] = {}
-    for node in order:
-        reads[node] = node.op is Ops.BUFFER or node.op in Family.TRANSFER or any([reads[s] for s in node.src])
-    return reads
+def _is_made_of_reduces(node: UOp) -> bool:
+    if node.op not in _KEEPS_REDUCED:
+        return node.op is Ops.REDUCE
+    sources = node.src[:1] if node.op is Ops.LIVE_OUT else node.src
+    values = [s for s in sources if s.base.op is not Ops.CONST]
+    return bool(values) and all([_is_reduced.of(s) for s in values])
 
 
-def has_statistics(node: UOp, found: Mapping[UOp, bool], reduced: dict[UOp, bool],
-                   reads: Mapping[UOp, bool]) -> bool:
-    """Whether a node is elementwise in something and a reduce of it, spread out again: a normalised row.
-    `found` says so of its sources; `reduced` keeps which values are made of a reduce alone; sums that read no
-    memory (how many items of an image a window has) are none."""
+_is_reduced = Synthesized(_is_made_of_reduces, "_is_reduced")
+"""Whether a value is made of reduces and constants alone, item by item: the same all along a row."""
+
+
+def _is_normalised(node: UOp) -> bool:
     if node.op is Ops.EXPAND:
-        return reads[node] and _is_reduced(node.src[0], reduced)
-    if node.op in _PASSES_ITEMS_ON or node.op is Ops.LIVE_OUT:
-        return any([found[s] for s in node.src])
-    return False
+        return reads_memory.of(node) and _is_reduced.of(node.src[0])
+    return node.op in _KEEPS_REDUCED and any([has_statistics.of(s) for s in node.src])
 
 
-def _is_reduced(value: UOp, known: dict[UOp, bool]) -> bool:
-    """True for what is made of reduces and constants alone, item by item: the same all along a row."""
-
-    def stop(node: UOp) -> bool:
-        return node in known or node.op not in _KEEPS_REDUCED
-
-    for node in value.toposort(stop=stop):
-        if node not in known:
-            sources = node.src[:1] if node.op is Ops.LIVE_OUT else node.src
-            values = [s for s in sources if s.base.op is not Ops.CONST]
-            known[node] = node.op is Ops.REDUCE or (
-                node.op in _KEEPS_REDUCED and bool(values) and all(known[s] for s in values))
-    return known[value]
+has_statistics = Synthesized(_is_normalised, "_has_statistics")
+"""Whether a node is elementwise in something and a reduce of it, spread out again: a normalised row. Sums
+that read no memory (how many items of an image a window has) are none."""
 
 
 def explain_storing(node: UOp, evaluations: float, work: float, kernels: int) -> str:

@@ -16,15 +16,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
-from tinygrad.codegen.indexing import splat_value
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
-from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part
+from tinygrad.schedule.memory_views import memory_of, over_memory
 
-IGNORED_ARGUMENT = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT})
-"""What gradients know of a node; their first source is all that a schedule sees."""
 Box = tuple[tuple[int, int], ...]
 """Where a slice begins and ends along each axis."""
 KEEPS_ITEMS = (Ops.RESHAPE, Ops.PERMUTE, Ops.SHRINK, Ops.DETACH)
@@ -115,7 +113,7 @@ class DynamicSlices:
     def __init__(self, outputs: Sequence[UOp]) -> None:
         self.done: dict[UOp, UOp] = {}
         self.sinks = [self.node(root) for root in outputs]
-        self.origin = {other: node for node, other in self.done.items() if not is_computed(node)}
+        self.origin = {other: node for node, other in self.done.items() if memory_of(node) is None}
         """what each node stands for"""
 
     def node(self, root: UOp) -> UOp:
@@ -124,10 +122,9 @@ class DynamicSlices:
 
     def computed(self, node: UOp) -> UOp | None:
         """What stands for a node that schedules read from memory."""
-        if not is_computed(node):
+        view = memory_of(node)
+        if view is None:
             return None
-        view = node.realized_view
-        assert view is not None
         placed = self.node(view)
         return node if placed is view else placed
 
@@ -145,23 +142,5 @@ class DynamicSlices:
         views = {}
         for other, view in found.items():
             node = self.origin[other]
-            views[node] = shared_memory(node) if view.base in self.done else view
+            views[node] = (over_memory(node) if view.base in self.done else None) or view
         return views
-
-
-def is_computed(node: UOp) -> bool:
-    """Whether schedules read `node` from memory, whatever it was computed from."""
-    return node.realized_view is not None and splat_value(node) is None
-
-
-def shared_memory(node: UOp) -> UOp:
-    """`node` as a view of memory that other nodes have too. Raises ValueError where it has its own."""
-    if node.op is Ops.BUFFER or node.realized_view is not None:
-        return node.realized_view or node
-    if node.op is Ops.ASSIGN:
-        return node.src[0]
-    if node.op in (Ops.DETACH, Ops.CUSTOM_GRADIENT):
-        return shared_memory(node.src[0])
-    if node.op not in Family.VIEW:
-        raise ValueError(f"a {node.op.name} shares no memory")
-    return node.replace(src=(shared_memory(node.src[0]), *node.src[1:]))

@@ -28,33 +28,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import MappingProxyType
-from typing import Any
 
 from tinygrad.codegen.indexing import loops_over
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG
-from tinygrad.schedule.cost import (
-    LARGE_CONE,
-    Work,
-    better_stored,
-    closed_form_reduces,
-    compared_sums,
-    explain_storing,
-    reads_memory,
-)
-from tinygrad.schedule.fused_attention import fused_attentions
-from tinygrad.schedule.fusion_group import (
-    FusionGroup,
-    FusionLegality,
-    MultiOutputFusion,
-    StoreDecision,
-    Use,
-    device_of,
-)
-from tinygrad.schedule.node_summary import Access, Accesses, GraphSummary, NodeSummary, OpPattern
+from tinygrad.schedule.cost import LARGE_CONE, Work, better_stored, explain_storing
+from tinygrad.schedule.fusion_group import FusionGroup, FusionLegality, MultiOutputFusion, Use, device_of
+from tinygrad.schedule.node_summary import Access, GraphSummary, NodeSummary, OpPattern
 from tinygrad.schedule.segments import ACCESS_OPERATIONS, MOST_OPERATIONS, segments_of, weight_of
 
 
@@ -104,22 +88,16 @@ class Fusion:
     def __init__(self, order: Sequence[UOp], forced: set[UOp],
                  buffered_assigns: frozenset[UOp] = frozenset(),
                  segment_of: Mapping[UOp, int] = MappingProxyType({})) -> None:
-        reads = reads_memory(order)
-        closed = closed_form_reduces(order, reads)
         self.buffered_assigns = buffered_assigns
         self.segment_of = segment_of
-        self.reads = reads
-        self.work = Work(closed)
-        attention_of = fused_attentions(order, forced, closed)
-        compared = compared_sums(order, forced, closed)
-        self.summary = GraphSummary(order, reads, closed, compared, forced, buffered_assigns, attention_of)
-        self.accesses = Accesses()
-        self.legality = FusionLegality(self.accesses)
-        self.decisions: dict[Any, StoreDecision] = {}
-        self.multi_outputs: dict[Any, tuple[MultiOutputFusion, ...]] = {}
-        self.roots: dict[tuple[NodeSummary, str | None], FusionGroup] = {}
-        self.reduced: dict[Any, tuple[FusionGroup, Access]] = {}
-        """what was decided, by all that it depends on"""
+        self.summary = GraphSummary(order, forced, buffered_assigns)
+        self.work = Work(self.summary.closed)
+        legality = FusionLegality()
+        # each decision is made once for all that it depends on
+        self.decision = cache(legality.must_store)
+        self.multi_outputs = cache(legality.multi_outputs)
+        self.after_reduce = cache(legality.after_reduce)
+        self.new_group = cache(FusionGroup.of)
         self.uses: dict[UOp, UseSet] = {}
         self.kernels: list[Kernel] = []
         self.stored: dict[UOp, Kernel] = {}
@@ -167,7 +145,7 @@ class Fusion:
         it for itself, whoever else wants it. None where no other is left."""
         left: UseSet = {}
         for kernel, access in uses:
-            if self.legality.runs_attention(kernel.group, summary):
+            if kernel.group.runs_attention(summary):
                 kernel.own.add(node)
                 self.pass_on(kernel, node, summary, access)
             else:
@@ -176,14 +154,7 @@ class Fusion:
 
     def must_store(self, node: UOp, summary: NodeSummary, uses: UseSet) -> bool:
         """Whether to store a node that need not be."""
-        if len(uses) == 1:
-            ((kernel, access),) = uses
-            key: Any = (summary, kernel.group, access)
-        else:
-            key = (summary, tuple(numbered(uses)))
-        decision = self.decisions.get(key)
-        if decision is None:
-            decision = self.decisions[key] = self.legality.must_store(summary, tuple(numbered(uses)))
+        decision = self.decision(summary, numbered(uses))
         if isinstance(decision, bool):
             return decision
         while node.op is Ops.LIVE_OUT:
@@ -224,16 +195,8 @@ class Fusion:
     def storing_kernel(self, summary: NodeSummary, uses: UseSet, segment: int |
                        None) -> tuple[Kernel, MultiOutputFusion] | None:
         """A kernel that may store a node of that segment and does not wait for others that use it."""
-        if not uses:
-            return None
-        key = (summary, tuple(numbered(uses)))
-        multi_outputs = self.multi_outputs.get(key)
-        if multi_outputs is None:
-            multi_outputs = self.multi_outputs[key] = self.legality.multi_outputs(summary, key[1])
-        if not multi_outputs:
-            return None
         kernels = list(dict.fromkeys(kernel for kernel, _ in uses))
-        for host in multi_outputs:
+        for host in self.multi_outputs(summary, numbered(uses)):
             kernel = kernels[host.number]
             if kernel.segment != segment:
                 continue
@@ -245,10 +208,7 @@ class Fusion:
 
     def store_apart(self, node: UOp, summary: NodeSummary, uses: UseSet) -> None:
         """Let a new kernel store a node."""
-        key = (summary, device_of(summary, numbered(uses)))
-        group = self.roots.get(key)
-        if group is None:
-            group = self.roots[key] = FusionGroup.of(*key)
+        group = self.new_group(summary, device_of(summary, numbered(uses)))
         kernel = Kernel(node, group, [node], output_loops={node: group.index},
                         segment=self.segment_of.get(node))
         self.kernels.append(kernel)
@@ -256,7 +216,7 @@ class Fusion:
         for user, _ in uses:
             user.after.add(kernel)
             user.operations += ACCESS_OPERATIONS
-        self.pass_on(kernel, node, summary, self.accesses.access(group.index, None))
+        self.pass_on(kernel, node, summary, Access(group.index, None))
 
     # --- following a value to its sources -------------------------------------------------------------------
 
@@ -271,13 +231,13 @@ class Fusion:
         elif pattern is OpPattern.MOVEMENT:
             assert summary.view_map is not None
             if not summary.view_map.is_constant:
-                self.use(self.summary.base[node], kernel, summary.view_map.access_at(access, self.accesses))
+                self.use(self.summary.base[node], kernel, summary.view_map.access_at(access))
         elif pattern is OpPattern.REDUCE:
             self.use(node.src[0], kernel, self.into_reduce(kernel, node, summary, access))
         elif pattern is OpPattern.ASSIGN:
             self.use(node.src[1], kernel, access)
         elif summary.op is Ops.COLLECTIVE:
-            whole = self.accesses.access(loops_over(node.src[0].shape), None)
+            whole = Access(loops_over(node.src[0].shape), None)
             for source in node.src:
                 self.use(source, kernel, whole)
 
@@ -286,36 +246,25 @@ class Fusion:
         depth = kernel.depths.setdefault(self.summary.depth[node], len(kernel.depths))
         again = kernel.last_reduce is node
         kernel.last_reduce = node
-        key = (kernel.group, summary, access, depth, again)
-        found = self.reduced.get(key)
-        if found is None:
-            found = self.reduced[key] = self.legality.after_reduce(kernel.group, summary, access, depth,
-                                                                   again)
-        kernel.group = found[0]
-        return found[1]
+        kernel.group, inside = self.after_reduce(kernel.group, summary, access, depth, again)
+        return inside
 
     def use(self, node: UOp, kernel: Kernel, access: Access) -> None:
-        uses = self.uses.get(node)
-        if uses is None:
-            self.uses[node] = {(kernel, access): None}
-        else:
-            uses[kernel, access] = None
-
+        self.uses.setdefault(node, {})[kernel, access] = None
 
     def segments(self) -> dict[UOp, int]:
         """The nodes of kernels too large to be one, each with the number of its segment."""
         found: dict[UOp, int] = {}
         for kernel in self.kernels:
             if kernel.operations > MOST_OPERATIONS:
-                segments = segments_of(kernel.computed[::-1], self.summary.base, self.reads, len(found))
-                found.update((node, segment) for node, segment in segments.items() if node not in found)
+                found = segments_of(kernel.computed[::-1], self.summary.base, len(found)) | found
         return found
 
 
-def numbered(uses: UseSet) -> list[Use]:
+def numbered(uses: UseSet) -> tuple[Use, ...]:
     """Uses without their kernels, which get numbers as they are met."""
     numbers: dict[Kernel, int] = {}
-    return [Use(numbers.setdefault(k, len(numbers)), k.group, access) for k, access in uses]
+    return tuple([Use(numbers.setdefault(k, len(numbers)), k.group, access) for k, access in uses])
 
 
 def _has_copy(kernels: Iterable[Kernel]) -> bool:

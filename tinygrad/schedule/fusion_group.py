@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tinygrad.codegen.indexing import loops_over, reduced_index, shared_loops
+from tinygrad.codegen.indexing import loops_over, shared_loops
 from tinygrad.codegen.lower import runs_over
 from tinygrad.codegen.opt.panels import MOST_VECTORS
 from tinygrad.codegen.opt.tiles import most_rows
@@ -23,7 +23,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.cost import LARGE_CONE, STORE_COST
 from tinygrad.schedule.layout import worth_ordering
-from tinygrad.schedule.node_summary import Access, Accesses, NodeSummary, operand_accesses
+from tinygrad.schedule.node_summary import Access, NodeSummary
 from tinygrad.schedule.split import machine_of, runs_blocks
 
 SERIAL_WORK = 1 << 15
@@ -127,6 +127,159 @@ class FusionGroup:
             return None
         return tuple(loop.extent if i is loop else i for i in access.index)
 
+    def runs_attention(self, summary: NodeSummary) -> bool:
+        """True for a node of fused attention and a kernel that reduces nothing else."""
+        if summary.role is None:
+            return False
+        links = [reduce.role for reduce, _ in self.reduces]
+        inside = all(k is not None and k.attention is summary.role.attention and k.is_reduce for k in links)
+        return inside and any(k is not None and k.is_root for k in links)
+
+    def may_fuse_reduce(self, summary: NodeSummary, access: Access) -> bool:
+        """True if the loops of a REDUCE at `access` have a place in a kernel that leaves enough to share out:
+        loops over outputs, for a reduce around it runs its own one after another."""
+        loop_level = self.loop_level(access.ranges)
+        if loop_level is None or not self.nests(loop_level & self.root_ranges):
+            return False
+        if loop_level == self.root_ranges:
+            return True
+        is_row = not loop_level > self.root_ranges
+        row = max(prod(summary.extents), iterations(self.root_ranges - loop_level))
+        if is_row and row > CACHED_ROW:
+            return False
+        outer = iterations(loop_level & self.root_ranges)
+        work = prod(summary.source_shape)
+        if not self.runs_as_blocks:
+            return outer >= MIN_PARALLEL or work <= SERIAL_WORK
+        if is_row and not self.ends_with(self.root_ranges - loop_level):
+            return False  # the threads of a block would jump along the row
+        if outer >= machine_of(self.device).busy_blocks:
+            return True
+        if not is_row:
+            return bool(work <= SERIAL_WORK and prod(summary.extents) <= THREAD_WORK)
+        # a block does all that there is inside of the loops that blocks share
+        most = max(work, prod(self.root.shape), *(prod(f.source_shape) for f, _ in self.reduces))
+        return bool(most <= outer * SERIAL_WORK)
+
+    def conflicts(self, summary: NodeSummary, access: Access) -> bool:
+        """A fusion conflict: a REDUCE at `access` would share a kernel with a contraction that is tiled for
+        its own loops alone.
+
+        They may share where the reduces are statistics of the contraction's rows, and what it reads again for
+        every tile of rows fits the cache. Not where blocks of threads run it: their tiles of a contraction
+        share out all loops of the kernel.
+        """
+        if summary.is_closed or self.is_of_block(summary, access):
+            return False
+        is_tiled = summary.is_contraction or (summary.sums_outer_products and not self.runs_as_blocks)
+        if is_tiled and iterations(access.ranges) > summary.numel:
+            return True  # padded or repeated: its tiles would compute what is not there, its lanes jump
+        if self.root.op is Ops.ASSIGN and scatters_stores(summary):
+            return True
+        reduces = [*(r for r in self.reduces if not self.is_of_block(*r)), (summary, access)]
+        main = [self.is_main(*r) for r in reduces].count(True)
+        if self.runs_as_blocks:
+            return any(f.is_contraction for f, _ in reduces) and (len(reduces) > 1 or not main)
+        others = [r for r in reduces if not self.is_main(*r)]
+        if not main:
+            return any(f.is_contraction and not self.is_row(f, i) for f, i in others)
+        if main == len(reduces) == 1:
+            return False
+        rows = self.root_ranges.intersection(*(i.ranges for _, i in others))
+        if main > 1 or not rows or rows == self.root_ranges:
+            return True
+        return not (all(self.panels_fit(f, i, rows) for f, i in reduces)
+                    and all(i.ranges <= self.root_ranges or self.is_row(f, i) for f, i in others))
+
+    def may_add_output(self, summary: NodeSummary, at: list[Access]) -> bool:
+        """True for a kernel that may store a node which it reads `at` these items."""
+        if at[0].valid is not None or not runs_over(at[0].index, summary.shape):
+            return False
+        if len(at) > 1 and (summary.is_compared or not self.is_one_row(at)):
+            return False  # each use may be computed apart
+        if self.is_copy or self.root.numel == 0:
+            return False
+        ranges = at[0].ranges
+        if not ranges <= self.root_ranges and not self.is_cached_row(summary, at):
+            return False
+        if not ranges and iterations(self.root_ranges) > SERIAL_WORK:
+            return False  # a number is stored outside of all loops: none of them could be shared out
+        if self.runs_as_blocks and any(reduce.is_contraction for reduce, _ in self.reduces):
+            return False
+        return self.nests(ranges & self.root_ranges) and (summary.op is not Ops.REDUCE or all(
+            self.may_fuse_reduce(summary, i) and not self.conflicts(summary, i) for i in at))
+
+    def is_main(self, summary: NodeSummary, access: Access) -> bool:
+        """True for a contraction inside of all loops over the root's items."""
+        return summary.is_contraction and access.ranges >= self.root_ranges
+
+    def is_of_block(self, summary: NodeSummary, access: Access) -> bool:
+        """True for the products of a block of quantised numbers in the loop of the sum that scales them."""
+        return summary.is_block_product and not access.ranges <= self.root_ranges
+
+    def is_row(self, summary: NodeSummary, access: Access) -> bool:
+        """True for items of a row that are cheaper to compute in a kernel than to store."""
+        if self.row_of(access) is None:
+            return False
+        short = prod(summary.extents) <= SHORT_CONTRACTION
+        return not summary.is_contraction or (short and not reads_windows(summary, access))
+
+    def panels_fit(self, summary: NodeSummary, access: Access, rows: frozenset[UOp]) -> bool:
+        """True if what a contraction reads again for every tile of `rows` stays in the cache, and costs less
+        than storing the rows and packing it would."""
+        if summary.product is None or not summary.is_contraction:
+            return True
+        near, machine = PANEL_BYTES, machine_of(self.device)
+        if not machine.has_blocks and iterations(rows) > most_rows(machine, MOST_VECTORS):
+            near = machine.l2_bytes // NEAR_SHARE
+        for operand in summary.operands_at(access):
+            if operand.ranges >= rows:
+                continue
+            panel = operand.ranges - rows
+            size = iterations(panel) * summary.product.itemsize
+            columns = iterations(panel & self.root_ranges)
+            if size > PANEL_BYTES or (size > near and columns * UNPACKED > STORE_COST):
+                return False
+        return True
+
+    def is_one_row(self, at: Iterable[Access]) -> bool:
+        """True for items of one row, whichever loops read it."""
+        rows = {self.row_of(access) for access in at}
+        return len(rows) == 1 and None not in rows
+
+    def is_cached_row(self, summary: NodeSummary, at: list[Access]) -> bool:
+        """True for a row that a kernel caches and that lies in memory as it is walked: several loops read it,
+        or a contraction all of it for each of its columns."""
+        last = at[0].index[-1]
+        if not self.is_one_row(at) or last.op is not Ops.RANGE or last in self.root_ranges:
+            return False
+        if not (len(at) > 1 or summary.has_statistics):
+            return False
+        if iterations(at[0].ranges & self.root_ranges) < MIN_PARALLEL:
+            return False  # the loops of the rows would be too few to share out
+        return self.contractions_take_rows(at[0])
+
+    def contractions_take_rows(self, row: Access) -> bool:
+        """True if the contractions of a kernel, for each of its items, need no panels, and what they read
+        again for every tile of such rows fits the cache."""
+        rows = row.ranges & self.root_ranges
+        return all(self.has_columns(*reduce) and self.panels_fit(*reduce, rows)
+                   for reduce in self.reduces if self.is_main(*reduce))
+
+    def has_columns(self, summary: NodeSummary, access: Access) -> bool:
+        """True for a contraction one operand of which lies in memory along the kernel's last loop: its lanes
+        need no panel, which rows that are computed beside it leave no room for."""
+        columns = next((i for i in reversed(self.index) if i.op is Ops.RANGE), None)
+        if summary.product is None or columns is None:
+            return True
+        return any(linear_terms(i).terms.get(columns) == 1
+                   for operand in summary.operands_at(access) for i in operand.index[-1:])
+
+
+def iterations(loops: Iterable[UOp]) -> int:
+    """How often what is inside of all these loops runs."""
+    return int(prod(loop.extent for loop in loops))
+
 
 class Use(NamedTuple):
     """A kernel, by its number among those that use a node, and the item that it wants."""
@@ -166,8 +319,7 @@ class FusionLegality:
     """Producer-consumer legality: what may be computed in which kernel, by summaries and uses, and what
     groups become by it."""
 
-    def __init__(self, accesses: Accesses) -> None:
-        self.accesses = accesses
+    def __init__(self) -> None:
         self.groups: dict[tuple[object, ...], FusionGroup] = {}
 
     def same(self, group: FusionGroup) -> FusionGroup:
@@ -179,8 +331,7 @@ class FusionLegality:
 
     def must_store(self, summary: NodeSummary, uses: tuple[Use, ...]) -> StoreDecision:
         """Whether to store a node that need not be."""
-        while summary.value is not None:
-            summary = summary.value
+        summary = summary.stored_value
         if not summary.may_store:
             return False
         if summary.device is None and len({use.group.device for use in uses}) > 1:
@@ -190,11 +341,11 @@ class FusionLegality:
             return self.rematerialisation(summary, uses, LARGE_CONE)
         if summary.is_closed:
             return self.rematerialisation(summary, uses)
-        if is_reduce and not all(self.may_fuse_reduce(u.group, summary, u.access) for u in uses):
+        if is_reduce and not all(u.group.may_fuse_reduce(summary, u.access) for u in uses):
             return "stored, for its loops have no good place in a kernel that uses it"
-        if is_reduce and any(self.cuts_loops(summary, u.access) for u in uses):
+        if is_reduce and any(cuts_loops(summary, u.access) for u in uses):
             return "stored, for its loops are uneven parts of one loop of its users"
-        if is_reduce and any(self.conflicts(u.group, summary, u.access) for u in uses):
+        if is_reduce and any(u.group.conflicts(summary, u.access) for u in uses):
             return "stored, for a contraction, it or its user, wants the kernel for itself"
         if summary.is_compared and len(uses) > 1:
             return "stored, for it is compared with what is made of it"
@@ -208,17 +359,8 @@ class FusionLegality:
         epilogue = summary.epilogue
         if epilogue is None:
             return False
-        below = tuple(use._replace(access=epilogue.access_to_reduce(use.access, self.accesses))
-                      for use in uses)
+        below = tuple(use._replace(access=epilogue.access_to_reduce(use.access)) for use in uses)
         return isinstance(self.must_store(epilogue.reduce, below), str)
-
-    def runs_attention(self, group: FusionGroup, summary: NodeSummary) -> bool:
-        """True for a node of fused attention and a kernel that reduces nothing else."""
-        if summary.role is None:
-            return False
-        links = [reduce.role for reduce, _ in group.reduces]
-        inside = all(k is not None and k.attention is summary.role.attention and k.is_reduce for k in links)
-        return inside and any(k is not None and k.is_root for k in links)
 
     # --- rematerialising ------------------------------------------------------------------------------------
 
@@ -237,12 +379,12 @@ class FusionLegality:
         for use in uses:
             if use in rows:
                 continue
-            once = self.runs_attention(use.group, summary)  # for all of the result's columns
+            once = use.group.runs_attention(summary)  # for all of the result's columns
             loop_level = None if once else use.group.loop_level(use.access.ranges)
             ranges = use.access.ranges if loop_level is None else loop_level
-            total += prod(r.extent for r in ranges - use.group.closed_loops)
+            total += iterations(ranges - use.group.closed_loops)
         kept = {(use.number, row): use.access for use, row in rows.items()}
-        return total + sum(float(prod(r.extent for r in access.ranges)) for access in kept.values())
+        return total + sum(iterations(access.ranges) for access in kept.values())
 
     def cached_rows(self, summary: NodeSummary, uses: tuple[Use, ...]) -> dict[Use, tuple[object, ...]]:
         """The uses along rows that the kernel caches, each with what identifies its row.
@@ -262,131 +404,9 @@ class FusionLegality:
         count = Counter(rows.values())
         return {use: row for use, row in rows.items() if count[row] > 1 or (
             summary.has_statistics and not use.group.runs_as_blocks
-            and self.contractions_take_rows(use.group, use.access))}
+            and use.group.contractions_take_rows(use.access))}
 
     # --- a reduce inside a kernel ---------------------------------------------------------------------------
-
-    def may_fuse_reduce(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
-        """True if the loops of a REDUCE at `access` have a place in a kernel that leaves enough to share out:
-        loops over outputs, for a reduce around it runs its own one after another."""
-        loop_level = group.loop_level(access.ranges)
-        if loop_level is None or not group.nests(loop_level & group.root_ranges):
-            return False
-        if loop_level == group.root_ranges:
-            return True
-        is_row = not loop_level > group.root_ranges
-        row = max(prod(summary.extents), prod(r.extent for r in group.root_ranges - loop_level))
-        if is_row and row > CACHED_ROW:
-            return False
-        outer = prod(r.extent for r in loop_level & group.root_ranges)
-        work = prod(summary.source_shape)
-        if not group.runs_as_blocks:
-            return bool(outer >= MIN_PARALLEL or work <= SERIAL_WORK)
-        if is_row and not group.ends_with(group.root_ranges - loop_level):
-            return False  # the threads of a block would jump along the row
-        if outer >= machine_of(group.device).busy_blocks:
-            return True
-        if not is_row:
-            return bool(work <= SERIAL_WORK and prod(summary.extents) <= THREAD_WORK)
-        # a block does all that there is inside of the loops that blocks share
-        most = max(work, prod(group.root.shape), *(prod(f.source_shape) for f, _ in group.reduces))
-        return bool(most <= outer * SERIAL_WORK)
-
-    def cuts_loops(self, summary: NodeSummary, access: Access) -> bool:
-        """True for a REDUCE whose loops would be parts of another that is no multiple of them (a view that
-        joins axes and cuts off the end): its lanes would have to gather, each along the sum."""
-        if prod(summary.source_shape) <= SERIAL_WORK:
-            return False
-        return any(part.op in (Ops.IDIV, Ops.MOD) and part.src[0].op is Ops.RANGE
-                   and part.src[1].op is Ops.CONST and part.src[0].extent % part.src[1].arg
-                   for index in access.index for part in index.toposort())
-
-    def conflicts(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
-        """A fusion conflict: a REDUCE at `access` would share a kernel with a contraction that is tiled for
-        its own loops alone.
-
-        They may share where the reduces are statistics of the contraction's rows, and what it reads again for
-        every tile of rows fits the cache. Not where blocks of threads run it: their tiles of a contraction
-        share out all loops of the kernel.
-        """
-        if summary.is_closed or self.is_of_block(group, summary, access):
-            return False
-        is_tiled = summary.is_contraction or (summary.sums_outer_products and not group.runs_as_blocks)
-        if is_tiled and prod(r.extent for r in access.ranges) > summary.numel:
-            return True  # padded or repeated: its tiles would compute what is not there, its lanes jump
-        if group.root.op is Ops.ASSIGN and self.scatters_stores(summary):
-            return True
-        reduces = [*(r for r in group.reduces if not self.is_of_block(group, *r)), (summary, access)]
-        if group.runs_as_blocks:
-            found = [i for f, i in reduces if f.is_contraction]
-            return bool(found) and (len(reduces) > 1 or not found[0].ranges >= group.root_ranges)
-        main = [(f, i) for f, i in reduces if f.is_contraction and i.ranges >= group.root_ranges]
-        others = [(f, i) for f, i in reduces if not (f.is_contraction and i.ranges >= group.root_ranges)]
-        if not main:
-            return any(f.is_contraction and not self.is_row(group, f, i) for f, i in others)
-        if not others and len(main) == 1:
-            return False
-        rows = group.root_ranges.intersection(*(i.ranges for _, i in others))
-        if len(main) > 1 or not rows or rows == group.root_ranges:
-            return True
-        if any(not self.panels_fit(group, f, i, rows) for f, i in (*main, *others)):
-            return True
-        return any(not (i.ranges <= group.root_ranges or self.is_row(group, f, i)) for f, i in others)
-
-    def is_of_block(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
-        """True for the products of a block of quantised numbers in the loop of the sum that scales them."""
-        return summary.is_block_product and not access.ranges <= group.root_ranges
-
-    def scatters_stores(self, summary: NodeSummary) -> bool:
-        """True for a sum of products too short for what its lanes would scatter: written into a convolution's
-        weights, whose order is the user's, each item that is read or written costs as much as some hundred
-        products."""
-        return (summary.sums_outer_products and prod(summary.extents) < SCATTERED_LENGTH
-                and worth_ordering(summary.shape))
-
-    def is_row(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
-        """True for items of a row that are cheaper to compute in a kernel than to store."""
-        if group.row_of(access) is None:
-            return False
-        short = prod(summary.extents) <= SHORT_CONTRACTION
-        return not summary.is_contraction or (short and not self.reads_windows(summary, access))
-
-    def reads_windows(self, summary: NodeSummary, access: Access) -> bool:
-        """True for a contraction of overlapping windows of an operand, as a convolution's are: tiles of its
-        own outputs share what they read, which the items of a row do not."""
-        if summary.product is None:
-            return False
-        for index in (i for operand in self.operands_at(summary, access) for i in operand.index):
-            steps = linear_terms(index).terms.items()
-            reduced = [abs(step) * r.extent for r, step in steps if r.op is Ops.RANGE and r.arg[0] < 0]
-            if any(r.op is Ops.RANGE and r.arg[0] >= 0 and abs(step) < max(reduced, default=0)
-                   for r, step in steps):
-                return True
-        return False
-
-    def panels_fit(self, group: FusionGroup, summary: NodeSummary, access: Access, rows: frozenset[UOp]
-                   ) -> bool:
-        """True if what a contraction reads again for every tile of `rows` stays in the cache, and costs less
-        than storing the rows and packing it would."""
-        if summary.product is None or not summary.is_contraction:
-            return True
-        near, machine = PANEL_BYTES, machine_of(group.device)
-        if not machine.has_blocks and prod(r.extent for r in rows) > most_rows(machine, MOST_VECTORS):
-            near = machine.l2_bytes // NEAR_SHARE
-        for operand in self.operands_at(summary, access):
-            if operand.ranges >= rows:
-                continue
-            panel = operand.ranges - rows
-            size = prod(r.extent for r in panel) * summary.product.itemsize
-            columns = prod(r.extent for r in panel & group.root_ranges)
-            if size > PANEL_BYTES or (size > near and columns * UNPACKED > STORE_COST):
-                return False
-        return True
-
-    def operands_at(self, summary: NodeSummary, access: Access) -> list[Access]:
-        """Where the operands of a contraction at `access` are read."""
-        loops = tuple(UOp.range(n, -1 - i) for i, n in enumerate(summary.extents))
-        return operand_accesses(summary, access, loops, self.accesses)
 
     def after_reduce(self, group: FusionGroup, summary: NodeSummary, access: Access, depth: int, again: bool
                      ) -> tuple[FusionGroup, Access]:
@@ -413,8 +433,7 @@ class FusionLegality:
             earlier = group.reduces[:-1] if again else group.reduces
             if earlier.count((summary, access)) < LIKE_REDUCES:
                 group = replace(group, reduces=(*earlier, (summary, access)))
-        inside = self.accesses.access(reduced_index(access.index, summary.axes, loops), access.valid)
-        return self.same(group), inside
+        return self.same(group), access.reduced(summary.axes, loops)
 
     # --- storing in a kernel that is there ------------------------------------------------------------------
 
@@ -423,41 +442,17 @@ class FusionLegality:
         and may store it."""
         if summary.is_buffered:
             return ()
-        of_value = summary
-        while of_value.value is not None:
-            of_value = of_value.value
+        device = device_of(summary, uses)
         by_kernel: dict[int, list[Use]] = defaultdict(list)
         for use in uses:
             by_kernel[use.number].append(use)
-        return tuple(self.with_output(at[0], [use.access for use in at]) for at in by_kernel.values()
-                     if self.may_add_output(of_value, at[0].group, [use.access for use in at], uses))
+        return tuple(self.with_output(first) for first, *more in by_kernel.values()
+                     if first.group.device == device and first.group.may_add_output(
+                         summary.stored_value, [use.access for use in (first, *more)]))
 
-    def may_add_output(self, summary: NodeSummary, group: FusionGroup, at: list[Access],
-                       uses: tuple[Use, ...]) -> bool:
-        """True for a kernel that may store a node which it reads `at` these items."""
-        if at[0].valid is not None or not runs_over(at[0].index, summary.shape):
-            return False
-        if len(at) > 1 and (summary.is_compared or not self.is_one_row(group, at)):
-            return False  # each use may be computed apart
-        if group.is_copy or group.root.numel == 0:
-            return False
-        ranges = at[0].ranges
-        if not ranges <= group.root_ranges and not self.is_cached_row(summary, group, at):
-            return False
-        if not ranges and prod(r.extent for r in group.root_ranges) > SERIAL_WORK:
-            return False  # a number is stored outside of all loops: none of them could be shared out
-        if group.runs_as_blocks and any(reduce.is_contraction for reduce, _ in group.reduces):
-            return False
-        if not group.nests(ranges & group.root_ranges):
-            return False
-        if summary.op is Ops.REDUCE and any(
-                not self.may_fuse_reduce(group, summary, i) or self.conflicts(group, summary, i) for i in at):
-            return False
-        return group.device == device_of(summary, uses)
-
-    def with_output(self, use: Use, at: list[Access]) -> MultiOutputFusion:
-        """What a kernel becomes by storing what it reads `at` these items."""
-        group, access = use.group, at[0]
+    def with_output(self, use: Use) -> MultiOutputFusion:
+        """What a kernel becomes by storing what it reads there."""
+        _, group, access = use
         outer = access.ranges & group.root_ranges
         stored = replace(group, outer_sets=group.outer_sets | {outer})
         if outer == access.ranges:
@@ -466,45 +461,43 @@ class FusionLegality:
         loop = UOp.range(access.index[-1].extent, group.range_count)
         stored = replace(stored, range_count=group.range_count + 1,
                          enclosing={**group.enclosing, loop: outer | {loop}})
-        row = self.accesses.access((*access.index[:-1], loop), access.valid)
+        row = Access((*access.index[:-1], loop), access.valid)
         return MultiOutputFusion(use.number, self.same(stored), access.index, row)
-
-    def is_one_row(self, group: FusionGroup, at: Iterable[Access]) -> bool:
-        """True for items of one row, whichever loops read it."""
-        rows = {group.row_of(access) for access in at}
-        return len(rows) == 1 and None not in rows
-
-    def is_cached_row(self, summary: NodeSummary, group: FusionGroup, at: list[Access]) -> bool:
-        """True for a row that a kernel caches and that lies in memory as it is walked: several loops read it,
-        or a contraction all of it for each of its columns."""
-        last = at[0].index[-1]
-        if not self.is_one_row(group, at) or last.op is not Ops.RANGE or last in group.root_ranges:
-            return False
-        if not (len(at) > 1 or summary.has_statistics):
-            return False
-        if prod(r.extent for r in at[0].ranges & group.root_ranges) < MIN_PARALLEL:
-            return False  # the loops of the rows would be too few to share out
-        return self.contractions_take_rows(group, at[0])
-
-    def contractions_take_rows(self, group: FusionGroup, row: Access) -> bool:
-        """True if the contractions of a kernel, for each of its items, need no panels, and what they read
-        again for every tile of such rows fits the cache."""
-        rows = row.ranges & group.root_ranges
-        return all(self.has_columns(group, reduce, access) and self.panels_fit(group, reduce, access, rows)
-                   for reduce, access in group.reduces
-                   if reduce.is_contraction and access.ranges >= group.root_ranges)
-
-    def has_columns(self, group: FusionGroup, summary: NodeSummary, access: Access) -> bool:
-        """True for a contraction one operand of which lies in memory along the kernel's last loop: its lanes
-        need no panel, which rows that are computed beside it leave no room for."""
-        columns = next((i for i in reversed(group.index) if i.op is Ops.RANGE), None)
-        if summary.product is None or columns is None:
-            return True
-        return any(linear_terms(i).terms.get(columns) == 1
-                   for operand in self.operands_at(summary, access) for i in operand.index[-1:])
 
 
 def device_of(summary: NodeSummary, uses: Iterable[Use]) -> str | None:
     """Where a node is computed: what is made of constants alone, where it is used; None if nowhere."""
     known: str | None = summary.device
     return known or next((use.group.device for use in uses if use.group.device is not None), None)
+
+
+def scatters_stores(summary: NodeSummary) -> bool:
+    """True for a sum of products too short for what its lanes would scatter: written into a convolution's
+    weights, whose order is the user's, each item that is read or written costs as much as some hundred
+    products."""
+    return (summary.sums_outer_products and prod(summary.extents) < SCATTERED_LENGTH
+            and worth_ordering(summary.shape))
+
+
+def reads_windows(summary: NodeSummary, access: Access) -> bool:
+    """True for a contraction of overlapping windows of an operand, as a convolution's are: tiles of its
+    own outputs share what they read, which the items of a row do not."""
+    if summary.product is None:
+        return False
+    for index in (i for operand in summary.operands_at(access) for i in operand.index):
+        steps = linear_terms(index).terms.items()
+        reduced = [abs(step) * r.extent for r, step in steps if r.op is Ops.RANGE and r.arg[0] < 0]
+        if any(r.op is Ops.RANGE and r.arg[0] >= 0 and abs(step) < max(reduced, default=0)
+               for r, step in steps):
+            return True
+    return False
+
+
+def cuts_loops(summary: NodeSummary, access: Access) -> bool:
+    """True for a REDUCE whose loops would be parts of another that is no multiple of them (a view that
+    joins axes and cuts off the end): its lanes would have to gather, each along the sum."""
+    if prod(summary.source_shape) <= SERIAL_WORK:
+        return False
+    return any(part.op in (Ops.IDIV, Ops.MOD) and part.src[0].op is Ops.RANGE
+               and part.src[1].op is Ops.CONST and part.src[0].extent % part.src[1].arg
+               for index in access.index for part in index.toposort())

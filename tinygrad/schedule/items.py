@@ -6,7 +6,7 @@ hold it. Kernels of equal structure have the very same `ast` object, whatever bu
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,15 +16,11 @@ from tinygrad.graph.ops import AxisOrder, Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed, transfer
-from tinygrad.schedule.dynamic_slice import (
-    IGNORED_ARGUMENT,
-    dynamic_slice,
-    dynamic_slices,
-    is_dynamic_slice,
-)
+from tinygrad.schedule.dynamic_slice import dynamic_slice, dynamic_slices, is_dynamic_slice
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, cuts_loop, worth_ordering
 from tinygrad.schedule.memory import Arena
+from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, over_memory
 from tinygrad.schedule.node_summary import COMPUTED_AGAIN
 from tinygrad.schedule.order import KernelOrder
 from tinygrad.schedule.simplify import simplified_graph
@@ -133,8 +129,8 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
         schedule.items.extend(items)
     schedule.items.extend(plan.late_writes())
     results = dict(zip(sinks, graph, strict=True)) | _still_stored(inner, simplified[len(sinks):], nodes)
-    for original, node in results.items():
-        schedule.views[original] = plan.view_of(node)
+    held = {node: node.src[0] if node.op is Ops.ASSIGN else view for node, view in plan.buffer_of.items()}
+    schedule.views = {original: over_memory(node, held) or node for original, node in results.items()}
     return schedule
 
 
@@ -241,27 +237,18 @@ class _ScheduleWriter:
         """The nodes that a kernel computes: those of its values, above what it reads from memory."""
         found: dict[UOp, None] = {}
 
-        def stop(node: UOp) -> bool:
+        def is_read(node: UOp) -> bool:
             return node in self.fusion.stored and node not in kernel.outputs and node not in kernel.own
 
-        for output in kernel.outputs:
-            value = output.src[1] if output.op is Ops.ASSIGN else output
-            if output.op in (Ops.CONTIGUOUS, Ops.COPY):
-                value = output.src[0]
-            for node in value.toposort(stop=lambda n: stop(n) or n.op is Ops.ASSIGN):
+        def add(value: UOp) -> None:
+            for node in value.toposort(stop=lambda n: is_read(n) or n.op is Ops.ASSIGN):
                 found[node] = None
-                if node.op is Ops.ASSIGN and node in kernel.outputs:
-                    found.update(self.below_assign(node, stop))
-        return [node for node in found if not stop(node)]
+                if node.op is Ops.ASSIGN and not is_read(node):
+                    add(node.src[1])
 
-    def below_assign(self, node: UOp, stop: Callable[[UOp], bool]) -> dict[UOp, None]:
-        """The nodes of the value of an ASSIGN that the same kernel stores."""
-        found: dict[UOp, None] = {}
-        for inner in node.src[1].toposort(stop=lambda n: stop(n) or n.op is Ops.ASSIGN):
-            found[inner] = None
-            if inner.op is Ops.ASSIGN and not stop(inner):
-                found.update(self.below_assign(inner, stop))
-        return found
+        for output in kernel.outputs:
+            add(output.src[-1] if output.op in (Ops.ASSIGN, Ops.CONTIGUOUS, Ops.COPY) else output)
+        return [node for node in found if not is_read(node)]
 
     def storage(self, node: UOp) -> UOp:
         """The view that holds a stored node."""
@@ -270,15 +257,6 @@ class _ScheduleWriter:
         device = self.fusion.stored[node].group.device or Device.DEFAULT
         return UOp.new_buffer(device, node.numel, node.dtype).reshape(node.shape)
 
-    def view_of(self, node: UOp) -> UOp:
-        """The view that will hold `node`, a result or a view of one."""
-        if node.op is Ops.ASSIGN:
-            return node.src[0]
-        if node in self.buffer_of:
-            return self.buffer_of[node]
-        if node.viewed.op is Ops.BUFFER:
-            return node
-        return node.substitute({node.viewed: self.view_of(node.viewed)})
 
     # --- items ----------------------------------------------------------------------------------------------
 
@@ -297,7 +275,7 @@ class _ScheduleWriter:
                                 kernel.own.union(outputs))
         if not self.lay_out(kernel, item):
             return [item]
-        assigns = [UOp.new(Ops.ASSIGN, a.dtype, (_over(self.buffer_of[n], a.src[0].base), a.src[1]))
+        assigns = [a.with_sources((self.buffer_of[n].over(a.src[0].base), a.src[1]))
                    for n, a in zip(outputs, item.ast.src, strict=True)]
         return [item._replace(ast=UOp.sink(assigns))]
 
@@ -386,10 +364,7 @@ class _KernelGraph:
 
     def view(self, view: UOp) -> UOp:
         """A view of a BUFFER as one of its PARAM."""
-        if not view.has_sizes and all(len(n.src) == 1 for n in _movements(view)):
-            return _over(view, self.param(view.base))
-        variables = {n: self.variable(n) for n in view.toposort() if n.op is Ops.VARIABLE}
-        return view.substitute({view.base: self.param(view.base), **variables})
+        return view.rebuild(top_down=self.leaf)
 
     def variable(self, node: UOp, known: bool = False) -> UOp:
         """The kernel's own name for a VARIABLE, without its value. `known`: graphs of this structure have
@@ -407,13 +382,15 @@ class _KernelGraph:
             return False
         return node in self.writer.buffer_of
 
-    def argument(self, node: UOp) -> UOp | None:
-        """The argument of the kernel that stands for a node; None for what the kernel computes."""
+    def leaf(self, node: UOp) -> UOp | None:
+        """The argument of the kernel that a BUFFER or VARIABLE is; None for any other node."""
         if node.op is Ops.BUFFER:
             return self.param(node)
-        if self.is_memory(node):
-            return self.view(self.writer.buffer_of[node])
         return self.variable(node) if node.op is Ops.VARIABLE else None
+
+    def argument(self, node: UOp) -> UOp | None:
+        """What stands for a node in memory, or a leaf; None for what the kernel computes."""
+        return self.view(self.writer.buffer_of[node]) if self.is_memory(node) else self.leaf(node)
 
     def computed(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
         """What stands for a node that the kernel computes, over what stands for its sources."""
@@ -440,19 +417,6 @@ class _KernelGraph:
         return UOp.new(Ops.LIVE_OUT, node.dtype, (value, self.written(condition)))
 
 
-def _movements(view: UOp) -> Iterator[UOp]:
-    """The movement ops of a view of a BUFFER, outermost first."""
-    while view.op is not Ops.BUFFER:
-        yield view
-        view = view.src[0]
-
-
-def _over(view: UOp, memory: UOp) -> UOp:
-    """A view of a BUFFER as one of other memory."""
-    for movement in reversed(list(_movements(view))):
-        memory = UOp.new(movement.op, memory.dtype, (memory,), movement.arg)
-    return memory
-
 
 def _above_live_outs(order: Iterable[UOp]) -> set[UOp]:
     """The nodes in `order`, sources first, for which `live_out_of` may find something."""
@@ -476,7 +440,7 @@ def live_out_of(node: UOp) -> UOp | None:
         if value.op is Ops.LIVE_OUT:
             condition = value.src[1]
             for movement in reversed(movements):
-                condition = UOp.new(movement.op, condition.dtype, (condition,), movement.arg)
+                condition = condition.moved(movement.op, movement.arg)
             return condition
         if value.op in _KEEPS_EVERY_ITEM:
             pending.append((value.src[0], (*movements, value)))

@@ -11,7 +11,7 @@ reduces are below a node (`depth`), and what computing it again costs (`cost.Wor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple
@@ -20,35 +20,27 @@ from tinygrad.codegen.indexing import ranges_of, reduced_index, shown_item
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.cost import has_statistics
-from tinygrad.schedule.fused_attention import FusedAttention
+from tinygrad.schedule.cost import closed_form_reduces, compared_sums, has_statistics, reads_memory
+from tinygrad.schedule.fused_attention import FusedAttention, fused_attentions
 from tinygrad.schedule.products import is_block_product, is_contraction, product_of, sums_outer_products
 from tinygrad.shape.shapetracker import ShapeTracker
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Access:
+class Access(NamedTuple):
     """An access function: which item of a value is read, for every iteration of the loops in `index`, where
-    the predicate `valid` holds (None: always). Equal ones are the same object."""
+    the predicate `valid` holds (None: always)."""
 
-    index: tuple[UOp, ...]
+    index: tuple[UOp, ...]  # type: ignore[assignment]  # hides tuple.index, which says nothing here
     valid: UOp | None
-    ranges: frozenset[UOp]
-    """the loops that it changes with"""
 
+    @property
+    def ranges(self) -> frozenset[UOp]:
+        """The loops that it changes with."""
+        return ranges_of(self.index, self.valid)
 
-class Accesses:
-    """The access functions of a schedule, each once."""
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[tuple[UOp, ...], UOp | None], Access] = {}
-
-    def access(self, index: tuple[UOp, ...], valid: UOp | None) -> Access:
-        """The item with this index, read where `valid` holds."""
-        found = self.known.get((index, valid))
-        if found is None:
-            found = self.known[index, valid] = Access(index, valid, ranges_of(index, valid))
-        return found
+    def reduced(self, axes: tuple[int, ...], loops: tuple[UOp, ...]) -> Access:
+        """The item that a REDUCE over `axes` reads inside `loops`."""
+        return Access(reduced_index(self.index, axes, loops), self.valid)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -61,13 +53,12 @@ class ViewMap:
     """whether what is below is a CONST"""
     found: dict[Access, Access] = field(default_factory=dict)
 
-    def access_at(self, access: Access, accesses: Accesses) -> Access:
+    def access_at(self, access: Access) -> Access:
         """The item that shows at `access`."""
-        view_map = self.found.get(access)
-        if view_map is None:
-            index, valid, _ = shown_item(self.tracker, self.shape, access.index, access.valid)
-            view_map = self.found[access] = accesses.access(index, valid)
-        return view_map
+        if access not in self.found:
+            index, valid, _ = shown_item(self.tracker, self.shape, *access)
+            self.found[access] = Access(index, valid)
+        return self.found[access]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +99,10 @@ class Epilogue:
     view_maps: tuple[ViewMap, ...]
     """of the movement between them, the last first"""
 
-    def access_to_reduce(self, access: Access, accesses: Accesses) -> Access:
+    def access_to_reduce(self, access: Access) -> Access:
         """The item of the REDUCE that an item of the value is made of."""
         for view_map in self.view_maps:
-            access = view_map.access_at(access, accesses)
+            access = view_map.access_at(access)
         return access
 
 
@@ -183,6 +174,7 @@ class NodeSummary:
     """an ASSIGN whose value gets a buffer of its own first"""
     reads_memory: bool
     has_statistics: bool
+    """see `cost.has_statistics`"""
     is_closed: bool
     """a REDUCE with a closed form"""
     is_compared: bool
@@ -191,38 +183,53 @@ class NodeSummary:
     """False for what is never stored unless it must be"""
     view_map: ViewMap | None
     """of movement"""
-    axes: tuple[int, ...]
-    """of a REDUCE"""
-    source_shape: tuple[int, ...]
-    sums_outer_products: bool
-    is_contraction: bool
-    product: Product | None
-    is_block_product: bool
     value: NodeSummary | None
     """of a LIVE_OUT: its value"""
     role: AttentionRole | None
     epilogue: Epilogue | None
+    reduction: tuple[Ops, tuple[int, ...]] | None = None
+    """of a REDUCE, as is what follows: its operation, and the axes"""
+    source_shape: tuple[int, ...] = ()
+    sums_outer_products: bool = False
+    is_contraction: bool = False
+    is_block_product: bool = False
+    product: Product | None = None
+
+    @property
+    def stored_value(self) -> NodeSummary:
+        """Of what is stored for it: the value of a LIVE_OUT."""
+        return self if self.value is None else self.value.stored_value
 
     @property
     def numel(self) -> int:
         return int(prod(self.shape))
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """Those that a REDUCE runs over."""
+        return self.reduction[1] if self.reduction else ()
+
+    @property
     def extents(self) -> tuple[int, ...]:
         """Of the loops that a REDUCE runs over."""
         return tuple(self.source_shape[axis] for axis in self.axes)
 
+    def operands_at(self, access: Access) -> list[Access]:
+        """Where the operands of a sum of products at `access` are read, in loops of its own."""
+        if self.product is None:
+            return []
+        loops = tuple(UOp.range(n, -1 - i) for i, n in enumerate(self.extents))
+        inside = access.reduced(self.axes, loops)
+        return [operand.access_at(inside) for operand in self.product.operands]
+
 
 class GraphSummary:
-    """The summaries of every node in `order`, sources first."""
+    """The summaries of every node in `order`, sources first, of which `forced` must be in memory."""
 
-    def __init__(self, order: Sequence[UOp], reads: dict[UOp, bool], closed: frozenset[UOp],
-                 compared: frozenset[UOp], forced: set[UOp], buffered_assigns: frozenset[UOp],
-                 attention_of: Mapping[UOp, FusedAttention]) -> None:
-        self.reads = reads
-        self.attention_of = attention_of
-        self.closed = closed
-        self.compared = compared
+    def __init__(self, order: Sequence[UOp], forced: set[UOp], buffered_assigns: frozenset[UOp]) -> None:
+        self.closed = closed_form_reduces(order)
+        self.attention_of = fused_attentions(order, forced, self.closed)
+        self.compared = compared_sums(order, forced, self.closed)
         self.forced = forced
         self.buffered_assigns = buffered_assigns
         self.known: dict[tuple[Any, ...], NodeSummary] = {}
@@ -234,7 +241,6 @@ class GraphSummary:
         """for each node of movement, what it shows: the first below that is none, or has memory of its own"""
         self.over_memory: dict[UOp, UOp] = {}
         """nodes of movement above others that have memory of their own, over a stand-in for these"""
-        self.statistics: dict[UOp, bool] = {}
         self.packed: dict[UOp, PackedSource] = {}
         """for each value that shifts, masks and casts alone take out of integers, these"""
         self.cones: dict[UOp, Cone] = {}
@@ -244,14 +250,13 @@ class GraphSummary:
         self.depth: dict[UOp, int] = {}
         """for each node, how many reduces its deepest chain of sources has"""
         self.of: dict[UOp, NodeSummary] = {}
-        depth, statistics = self.depth, self.statistics
-        reduced: dict[UOp, bool] = {}
         for node in order:
-            below = [depth[s] for s in node.src]
-            depth[node] = (max(below) if below else 0) + (node.op is Ops.REDUCE)
-            statistics[node] = has_statistics(node, statistics, reduced, self.reads)
+            self.depth[node] = max([self.depth[s] for s in node.src], default=0) + (node.op is Ops.REDUCE)
             self.note_unpacking(node)
-            self.of[node] = self.summary(node)
+            if node.op in Family.MOVEMENT:
+                self.note_movement(node)
+            self.note_epilogue(node)
+            self.of[node] = self.shared(*self.fields(node))
             if node.op is Ops.REDUCE and node not in self.closed:
                 self.cones[node] = Cone(node, (), frozenset((node,)))
 
@@ -285,7 +290,7 @@ class GraphSummary:
             return
         if node in self.forced or node.op in (Ops.BUFFER, Ops.CONTIGUOUS, *Family.TRANSFER):
             self.packed[node] = PackedSource(int(node.numel) * node.dtype.itemsize, 0)
-        elif not self.reads[node]:
+        elif not reads_memory.of(node):
             self.packed[node] = PackedSource(0, 0)
         elif node.op in _UNPACKING or node.op in Family.VIEW:
             found = [self.packed.get(source) for source in node.src]
@@ -299,43 +304,30 @@ class GraphSummary:
         source = self.packed.get(node)
         return source is not None and 0 < source.bytes <= node.numel * node.dtype.itemsize
 
-    def summary(self, node: UOp) -> NodeSummary:
-        """The summary of a node whose sources have theirs."""
-        if node.op in Family.MOVEMENT:
-            self.note_movement(node)
-        self.note_epilogue(node)
-        key = self.key(node)
-        found = self.known.get(key)
+    def shared(self, *fields: Any) -> NodeSummary:
+        """The summary that has these fields."""
+        found = self.known.get(fields)
         if found is None:
-            found = self.known[key] = self.new_summary(node)
+            found = self.known[fields] = NodeSummary(*fields)
         return found
 
-    def key(self, node: UOp) -> tuple[Any, ...]:
-        """All that the summary of a node is made from."""
-        op = node.op
-        may_store = op in _STORED
-        details: tuple[Any, ...] = ()
-        if op in Family.MOVEMENT:
-            details = (self.view_map_by[node],)
-        elif op is Ops.REDUCE:
-            product = product_of(node)
-            operands = () if product is None else tuple(map(self.view_map_of, product.src))
-            details = (node.arg, node.src[0].shape, node in self.closed,
-                       sums_outer_products(node), is_contraction(node),
-                       None if product is None else product.dtype.itemsize, is_block_product(node), *operands)
-        elif op is Ops.LIVE_OUT:
-            details = (self.of[node.src[0]],)
-        elif op is Ops.WHERE or op in _UNPACKING:
-            may_store = self.may_store(node)
-        return (op, node.shape, node.device, node in self.forced, node in self.buffered_assigns,
-                node in self.compared, self.reads[node], self.statistics[node], may_store,
-                AttentionRole.of(node, self.attention_of.get(node)), self.epilogues.get(node), *details)
+    def fields(self, node: UOp) -> tuple[Any, ...]:
+        """Those of the summary of a node whose sources have theirs."""
+        common = (node.op, _PATTERNS.get(node.op, OpPattern.OPAQUE), node.shape, node.device,
+                  node in self.forced, node in self.buffered_assigns, reads_memory.of(node),
+                  has_statistics.of(node), node in self.closed, node in self.compared, self.may_store(node),
+                  self.view_map_by.get(node), self.of[node.src[0]] if node.op is Ops.LIVE_OUT else None,
+                  AttentionRole.of(node, self.attention_of.get(node)), self.epilogues.get(node))
+        if node.op is not Ops.REDUCE:
+            return common
+        return (*common, node.arg, node.src[0].shape, sums_outer_products(node), is_contraction(node),
+                is_block_product(node), self.product(product_of(node)))
 
     def may_store(self, node: UOp) -> bool:
         """False for what is never stored unless it must be."""
         if node.op is Ops.WHERE:
             # its readers keep the condition, and so know where it matters
-            return self.reads[node.src[0]] or not node.src[2].is_zero
+            return reads_memory.of(node.src[0]) or not node.src[2].is_zero
         if node.op in _UNPACKING and self.is_unpacked(node):
             return False
         if node.op is Ops.CAST:
@@ -343,23 +335,8 @@ class GraphSummary:
             return bool(node.src[0].dtype.itemsize >= node.dtype.itemsize)
         return node.op in _STORED
 
-    def new_summary(self, node: UOp) -> NodeSummary:
-        """The summary of a node unlike those before it."""
-        is_reduce = node.op is Ops.REDUCE
-        product = product_of(node)
-        return NodeSummary(
-            node.op, _PATTERNS.get(node.op, OpPattern.OPAQUE), node.shape, node.device, node in self.forced,
-            node in self.buffered_assigns, self.reads[node], self.statistics[node], node in self.closed,
-            node in self.compared, self.may_store(node), self.view_map_by.get(node),
-            node.arg[1] if is_reduce else (),
-            node.src[0].shape if is_reduce else (), is_reduce and sums_outer_products(node),
-            is_reduce and is_contraction(node),
-            None if product is None else self.product(product), is_reduce and is_block_product(node),
-            self.of[node.src[0]] if node.op is Ops.LIVE_OUT else None,
-            AttentionRole.of(node, self.attention_of.get(node)), self.epilogues.get(node))
-
-    def product(self, node: UOp) -> Product:
-        return Product(node.dtype.itemsize, tuple(map(self.view_map_of, node.src)))
+    def product(self, node: UOp | None) -> Product | None:
+        return None if node is None else Product(node.dtype.itemsize, tuple(map(self.view_map_of, node.src)))
 
     def note_movement(self, node: UOp) -> None:
         """How a node of movement shows what is below, given that its source's is known."""
@@ -388,11 +365,3 @@ class GraphSummary:
             base = node.base
             found = self.view_maps[key] = ViewMap(node.st, base.shape, base.op is Ops.CONST)
         return found
-
-
-def operand_accesses(summary: NodeSummary, access: Access, loops: tuple[UOp, ...],
-                     accesses: Accesses) -> list[Access]:
-    """Where the operands of a sum of products at `access` are read inside `loops`."""
-    assert summary.product is not None
-    inside = accesses.access(reduced_index(access.index, summary.axes, loops), access.valid)
-    return [operand.access_at(inside, accesses) for operand in summary.product.operands]

@@ -17,7 +17,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import is_symbolic, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.products import TILE, is_contraction, product_of, uncast
+from tinygrad.schedule.products import TILE, is_contraction, own_axes, product_of, uncast
 from tinygrad.schedule.split import core_machine
 
 LINE_BYTES = 64
@@ -67,7 +67,7 @@ def _padded_windows(node: UOp) -> Iterator[UOp]:
             continue
         shape, items = largest_shape(product.shape), prod(largest_shape(padded.shape))
         edges = sum(view.mask is not None for view in operand.st.views)
-        if prod(shape[a] for a in _own_axes(operand)) > items and edges * prod(shape) >= EDGE_READS * items:
+        if prod(shape[a] for a in own_axes(operand)) > items and edges * prod(shape) >= EDGE_READS * items:
             yield padded
 
 
@@ -83,7 +83,7 @@ def _operand_to_pack(node: UOp) -> UOp | None:
         return next((o for o in operands if _has_no_rows(o, product)), None)
     if not all(_jumps(o, node.arg[1]) for o in operands):
         return None
-    axes = [_own_axes(o) for o in operands]
+    axes = [own_axes(o) for o in operands]
     batch = axes[0] & axes[1] - set(node.arg[1])
     sizes = [prod(product.shape[a] for a in own - batch) for own in axes]
     smaller = sizes.index(min(sizes))
@@ -103,7 +103,7 @@ def _has_no_rows(operand: UOp, product: UOp) -> bool:
         return False
     runs = any(abs(stride) == 1 and view.shape[a] >= ROW_BYTES // operand.dtype.itemsize
                for a, stride in enumerate(view.strides))
-    items = prod(view.shape[a] for a in _own_axes(operand))
+    items = prod(view.shape[a] for a in own_axes(operand))
     return not runs and items == operand.base.numel and prod(product.shape) >= MANY_READS * items
 
 
@@ -120,11 +120,6 @@ def _before_cast(operand: UOp) -> UOp:
     return value
 
 
-def _own_axes(operand: UOp) -> set[int]:
-    """The axes along which an operand changes."""
-    return {a for a, stride in enumerate(operand.st.views[-1].strides) if stride}
-
-
 def _jumps(operand: UOp, reduced: tuple[int, ...]) -> bool:
     """True for a view of memory in which a step along any axis of the sum leads to another cache line."""
     view, items = operand.st.views[-1], LINE_BYTES // operand.dtype.itemsize
@@ -133,7 +128,7 @@ def _jumps(operand: UOp, reduced: tuple[int, ...]) -> bool:
     if len(operand.st.views) == 1 and operand.base.op is not Ops.BUFFER \
             and sum(n > 1 for n in operand.base.shape) > MATRIX_AXES:
         return False  # how it will lie in memory is not known
-    if prod(view.shape[a] for a in _own_axes(operand)) > operand.base.numel:
+    if prod(view.shape[a] for a in own_axes(operand)) > operand.base.numel:
         return False  # windows: the copy would repeat what they share
     return all(abs(view.strides[a]) >= items for a in reduced if view.shape[a] > 1)
 
@@ -149,7 +144,7 @@ def _with_operand(value: UOp, operand: UOp, changed: UOp) -> UOp:
 
 def _packed(operand: UOp, reduced: tuple[int, ...]) -> UOp:
     """`operand` with memory of its own, in which the axes of the sum lie innermost."""
-    axes, own = range(len(operand.shape)), _own_axes(operand)
+    axes, own = range(len(operand.shape)), own_axes(operand)
     once = operand.shrink([(0, n if a in own else 1) for a, n in enumerate(operand.shape)])
     inner = reduced if core_machine(operand.device) else sorted(reduced, key=operand.shape.__getitem__)
     order = [*(a for a in axes if a not in reduced), *inner]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tinygrad.codegen.indexing import splat_value
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
@@ -32,6 +31,7 @@ from tinygrad.graph.sizes import (
     variables_in,
 )
 from tinygrad.graph.uop import Shape, UOp
+from tinygrad.schedule.memory_views import memory_of, over_memory
 
 
 class PaddedShapes:
@@ -51,7 +51,7 @@ class PaddedShapes:
             return value
         stored = live_out(value, node.shape)
         # Memory is for all calls alike: a view of it at a place that only this call has would not be.
-        return UOp.new(Ops.CONTIGUOUS, stored.dtype, (stored,)) if _is_moved(stored) else stored
+        return stored.contiguous() if _is_moved(stored) else stored
 
     def node(self, root: UOp) -> UOp:
         """`root` over the largest sizes."""
@@ -61,8 +61,8 @@ class PaddedShapes:
         """What stands for a node without sizes, or with a value in memory."""
         if not node.has_sizes:
             return node
-        view = node.realized_view
-        return self.node(view) if view is not None and splat_value(node) is None else None
+        view = memory_of(node)
+        return None if view is None else self.node(view)
 
     def over(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
         """A node over the largest sizes of its sources."""
@@ -85,32 +85,14 @@ class PaddedShapes:
         stands_for = {**self.done, **dict(zip(self.outputs, self.sinks, strict=True))}
         made = set(stands_for.values()) - stands_for.keys()
         views = {node: view for node, view in found.items() if node not in made}
-        for node, stand_in in stands_for.items():
-            if stand_in in found and node.realized_view is None:
-                own = found[stand_in].shrink([(0, size) for size in node.shape])
-                views[node] = own if node.op is Ops.CONTIGUOUS else self.shared_view(node, found) or own
-        for node in self.outputs:  # such a view of what was computed before is nothing to compute
-            shared = self.shared_view(node, found) if node not in views else None
-            if shared is not None and node.realized_view is None:
-                views[node] = shared
+        own = {node: found[stand_in].shrink([(0, size) for size in node.shape])
+               for node, stand_in in stands_for.items() if stand_in in found and node.realized_view is None}
+        stored = {node: view for node, view in own.items() if node.op is Ops.CONTIGUOUS}
+        for node in (*own, *self.outputs):  # a view of what was computed before is nothing to compute
+            view = over_memory(node, stored) or own.get(node)
+            if view is not None and node.realized_view is None:
+                views[node] = view
         return views
-
-    def shared_view(self, node: UOp, found: Mapping[UOp, UOp]) -> UOp | None:
-        """`node` as movement over memory that another node has, None where it has its own."""
-        if node.op is Ops.BUFFER:
-            return node
-        if node.realized_view is not None:
-            return node.realized_view
-        if node.op is Ops.ASSIGN:
-            return node.src[0]
-        if node.op in (Ops.DETACH, Ops.CUSTOM_GRADIENT):
-            return self.shared_view(node.src[0], found)
-        if node.op in Family.VIEW:
-            below = self.shared_view(node.src[0], found)
-            return None if below is None else node.replace(src=(below,))
-        if node.op is Ops.CONTIGUOUS and self.done.get(node) in found:
-            return found[self.done[node]].shrink([(0, size) for size in node.shape])
-        return None
 
 
 def _is_moved(node: UOp) -> bool:

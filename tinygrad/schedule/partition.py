@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from tinygrad.codegen.indexing import splat_value
 from tinygrad.device import Device
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
@@ -37,6 +36,7 @@ from tinygrad.schedule.collectives import (
     reshard,
     resized,
 )
+from tinygrad.schedule.memory_views import memory_of
 
 DEEPEST = 200
 """Nodes below each other that `Partition.shard` goes into; Python's stack is good for more."""
@@ -80,19 +80,19 @@ class Partition:
         reduce-scattered for another."""
         if not self.scattered:
             return dict(zip(nodes, nodes, strict=True))
-        seen = set().union(*(n.toposort(stop=_is_in_memory) for n in nodes))
+        seen = set().union(*(n.toposort(stop=lambda n: memory_of(n) is not None) for n in nodes))
         done = {span: _spans_of(whole, at) for span, (whole, at) in self.scattered.items()
                 if whole.unreshaped in seen and span in seen}
-        return {n: n.rebuild(None, lambda n: n if _is_in_memory(n) else None, done) for n in nodes}
+        return {n: n.rebuild(None, lambda n: memory_of(n) and n, done) for n in nodes}
 
     def is_end(self, node: UOp) -> bool:
-        return node in self.done or not is_sharded.of(node) or _memory_of(node) is not None
+        return node in self.done or not is_sharded.of(node) or memory_of(node) is not None
 
     def made(self, node: UOp) -> Partitioned:
         """What a node becomes, whose sources are in `done`."""
         if not is_sharded.of(node):
             return node
-        view = _memory_of(node)
+        view = memory_of(node)
         if view is not None:
             return self.value(view) if is_sharded.of(view) else view
         if isinstance(node.device, tuple) or node.op is Ops.COPY:
@@ -115,7 +115,7 @@ class Partition:
     def computed_on(self, node: UOp, device: str) -> UOp:
         """A value that no device holds, with all that it stores on the way stored on `device`."""
         def in_memory(n: UOp) -> UOp | None:
-            view = _memory_of(n)
+            view = memory_of(n)
             return None if view is None else moved(view, device)
 
         def over(n: UOp, src: tuple[UOp, ...]) -> UOp:
@@ -129,7 +129,7 @@ class Partition:
         value = self.shards(node, devices)
         if all(cut in kept for cut in value.cuts):
             return value
-        if node.op in _GATHERED_BELOW and _memory_of(node) is None:
+        if node.op in _GATHERED_BELOW and memory_of(node) is None:
             source = node.src[0]
             below = [cut for cut in self.shards(source, devices).cuts if _moved_cut(node, cut) in kept]
             return _movement(self.gathered(source, devices, below), node)
@@ -139,7 +139,7 @@ class Partition:
     def whole(self, node: UOp, devices: tuple[str, ...], targets: tuple[str, ...]) -> Shards:
         """All of a node, whose shards are on `devices`, on each of other ones; what is copied is as above."""
         value = self.shards(node, devices)
-        if value.cuts and node.op in _GATHERED_BELOW and _memory_of(node) is None:
+        if value.cuts and node.op in _GATHERED_BELOW and memory_of(node) is None:
             return _movement(self.whole(node.src[0], devices, targets), node)
         return Shards(targets, tuple(all_gather(value, targets)))
 
@@ -186,14 +186,14 @@ class Partition:
         if node.shape[axis] == size:
             return node
         whole, at = self.scattered.get(node, (node, ()))
-        if whole.unreshaped in self.partial and _memory_of(node) is None and not is_symbolic(node.shape):
+        if whole.unreshaped in self.partial and memory_of(node) is None and not is_symbolic(node.shape):
             op, device, partial = self.partial[whole.unreshaped]
             at = (*at, (axis, span))
             result = combined(op, [moved(_spans_of(p.contiguous().reshape(whole.shape), at), device)
                                    for p in partial])
             self.scattered[result] = whole, at
             return result
-        if _memory_of(node) is not None or is_symbolic(node.shape) or depth > DEEPEST or not node.src:
+        if memory_of(node) is not None or is_symbolic(node.shape) or depth > DEEPEST or not node.src:
             return along(node, axis, span)
         source = node.src[0]
         if node.op in Family.ELEMENTWISE or node.op in (Ops.DETACH, Ops.COPY, Ops.LIVE_OUT):
@@ -220,11 +220,6 @@ def moves_least_whole(node: UOp, value: Shards) -> bool:
         and node.numel <= _unrepeated(node).numel * len(value.devices)
 
 
-def _memory_of(node: UOp) -> UOp | None:
-    """The view of memory that a computed value is in; constants are better written into kernels."""
-    view = node.realized_view  # asked first: finding a splat takes a walk down a chain of movement
-    return view if view is not None and splat_value(node) is None else None
-
 
 def has_all(have: Sequence[Cut], cuts: Sequence[Cut]) -> bool:
     """Whether of a value that is cut one way each device has what it is to have cut another."""
@@ -238,9 +233,6 @@ def _spans_of(node: UOp, spans: Sequence[tuple[int, Span]]) -> UOp:
         node = along(node, axis, span)
     return node
 
-
-def _is_in_memory(node: UOp) -> bool:
-    return _memory_of(node) is not None
 
 
 _GATHERED_BELOW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.DETACH, Ops.CAST})

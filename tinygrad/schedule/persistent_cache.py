@@ -16,8 +16,8 @@ from tinygrad.graph.ops import Family
 from tinygrad.graph.portable import NotPortable, Writer
 from tinygrad.graph.records import decode, encode
 from tinygrad.schedule.cache import ScheduleCache, Structure, Template
-from tinygrad.schedule.dynamic_slice import shared_memory
 from tinygrad.schedule.memory import Arena
+from tinygrad.schedule.memory_views import over_memory
 from tinygrad.store import key_of, store_of
 
 MAX_BYTES = 1 << 26
@@ -37,9 +37,8 @@ def template_of(text: bytes, structure: Structure) -> Template:
     for numbers, limit in ((used, slots), (bound, len(structure.variables)), (at, len(structure.nodes))):
         if not all(0 <= number < limit for number in numbers):
             raise ValueError(f"not a schedule of this structure: a number is not below {limit}")
-    for position, view in template.views:
-        if view is None:
-            shared_memory(structure.nodes[position])
+    if any(view is None and over_memory(structure.nodes[at]) is None for at, view in template.views):
+        raise ValueError("not a schedule of this structure: a node that shares no memory has no view")
     for _, arena in template.arenas:
         check_arena(arena, template.fresh, len(structure.buffers))
     return template

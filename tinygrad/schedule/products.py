@@ -77,7 +77,7 @@ def reread_bytes(node: UOp) -> int:
     strides = [[abs(stride) for stride in s.st.views[-1].strides] for s in product.src]
     if any(s.index(max(s)) not in reduced for s in strides):
         return 0
-    own = [{a for a, stride in enumerate(s) if stride} for s in strides]
+    own = [own_axes(s) for s in product.src]
     batch = own[0] & own[1] - reduced
     read = 0
     for operand, axes in zip(product.src, own, strict=True):
@@ -101,11 +101,16 @@ def panel_bytes(node: UOp) -> int:
     if any(view_of_stored(s).dtype.itemsize < product.dtype.itemsize for s in product.src):
         return 0
     reduced, shape = set(node.arg[1]), product.shape
-    own = [{a for a, stride in enumerate(s.st.views[-1].strides) if stride} for s in product.src]
+    own = [own_axes(s) for s in product.src]
     sides = [prod(shape[a] for a in own[i] - own[1 - i] - reduced) for i in (0, 1)]
     if not reduced <= own[0] & own[1] or min(sides) < FEW_ROWS:
         return 0
     return int(prod(shape[a] for a in reduced) * TILE * product.dtype.itemsize)
+
+
+def own_axes(operand: UOp) -> set[int]:
+    """The axes along which an operand changes."""
+    return {a for a, stride in enumerate(operand.st.views[-1].strides) if stride}
 
 
 def uncast(value: UOp) -> UOp:

@@ -17,7 +17,7 @@ from itertools import accumulate
 
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.schedule.cost import OPERATIONS
+from tinygrad.schedule.cost import OPERATIONS, reads_memory
 
 MOST_OPERATIONS = 1024
 """Of a kernel, weighed as `cost.Work` does. Kernels of people's programs have up to 550 (derivatives of
@@ -28,21 +28,20 @@ ACCESS_OPERATIONS = 4
 """Of reading an item from memory or storing it, its address included."""
 
 
-def segments_of(computed: Sequence[UOp], base: Mapping[UOp, UOp], reads: Mapping[UOp, bool],
-                first: int) -> dict[UOp, int]:
+def segments_of(computed: Sequence[UOp], base: Mapping[UOp, UOp], first: int) -> dict[UOp, int]:
     """The segment of each node in `computed` (a kernel's, sources first), numbered from `first`; empty where
-    there would be one. `base` says what nodes of movement show, `reads` which nodes depend on memory."""
+    there would be one. `base` says what nodes of movement show."""
     place = {node: i for i, node in enumerate(dict.fromkeys(computed))}
     nodes = list(place)
     last_use = list(range(len(nodes)))
-    sources = [[place.get(base.get(s, s), -1) for s in node.src if reads[s]] for node in nodes]
+    sources = [[place.get(base.get(s, s), -1) for s in node.src if reads_memory.of(s)] for node in nodes]
     """for each node where its sources are, -1 for what is in memory"""
     for i, below in enumerate(sources):
         for j in below:
             if j >= 0:
                 last_use[j] = i
     weights = [weight_of(node.op) for node in nodes]
-    stored = _stored_bytes(nodes, last_use, base, reads)
+    stored = _stored_bytes(nodes, last_use, base)
     segment_of: dict[UOp, int] = {}
     start = 0
     while start < len(nodes):
@@ -57,12 +56,11 @@ def weight_of(op: Ops) -> float:
     return 0.0 if op in Family.MOVEMENT else OPERATIONS.get(op, 1.0)
 
 
-def _stored_bytes(nodes: Sequence[UOp], last_use: Sequence[int], base: Mapping[UOp, UOp],
-                  reads: Mapping[UOp, bool]) -> list[int]:
+def _stored_bytes(nodes: Sequence[UOp], last_use: Sequence[int], base: Mapping[UOp, UOp]) -> list[int]:
     """For each node, the bytes of it and of those before it that later ones use."""
     change = [0] * (len(nodes) + 1)
     for i, node in enumerate(nodes):
-        if last_use[i] > i and node not in base and reads[node]:
+        if last_use[i] > i and node not in base and reads_memory.of(node):
             size = node.numel * node.dtype.itemsize
             change[i] += size
             change[last_use[i]] -= size

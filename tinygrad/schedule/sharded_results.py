@@ -15,9 +15,10 @@ from tinygrad.graph.sharding import Layout
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import pending_writes
 from tinygrad.schedule.collectives import Shards
+from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, over_memory
 from tinygrad.schedule.partition import Partition
 
-_TRANSPARENT = Family.VIEW | {Ops.DETACH, Ops.CUSTOM_GRADIENT}
+_TRANSPARENT = Family.VIEW | IGNORED_ARGUMENT
 """What has no memory of its own, but that of its first source."""
 _STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.CONTIGUOUS, Ops.ASSIGN}
 """What has memory of its own, in order, once it is computed."""
@@ -89,8 +90,8 @@ class ShardedResults:
             else:
                 views[node] = held[0]
         for node in self.outputs:
-            if node not in views:
-                views[node] = _over_memory(node, views)
+            if node not in views and (view := over_memory(node, views)) is not None:
+                views[node] = view
         return views
 
 
@@ -107,18 +108,6 @@ def _memory_below(node: UOp) -> UOp:
         node = node.src[0]
     return node
 
-
-def _over_memory(node: UOp, views: Mapping[UOp, UOp]) -> UOp:
-    """`node` as a view of what holds the node below."""
-    attention = []
-    while node.op in _TRANSPARENT and node.realized_view is None:
-        attention.append(node)
-        node = node.src[0]
-    view = node.realized_view or views.get(node, node)
-    for above in reversed(attention):
-        if above.op in Family.VIEW:
-            view = above.replace(src=(view, *above.src[1:]))
-    return view
 
 
 def _in_memory(shard: UOp, device: str) -> UOp:

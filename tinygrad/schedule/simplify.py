@@ -16,6 +16,7 @@ from tinygrad.graph.symbolic import constant_folding
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import computed_at_target, contiguous_part, made_at_target
 from tinygrad.schedule.masked_weights import with_masks_of_weights
+from tinygrad.schedule.memory_views import memory_of
 from tinygrad.schedule.operand_packing import with_packed_operands
 from tinygrad.schedule.products import sums_outer_products
 from tinygrad.schedule.split import split_reduce
@@ -62,7 +63,7 @@ def _copied_in_order(copy: UOp) -> UOp | None:
     written = copy.src[0]
     if written.op is not Ops.ASSIGN or contiguous_part(written.src[0]) is not None:
         return None
-    return UOp.new(Ops.CONTIGUOUS, written.dtype, (written,)).copy_to(copy.arg)
+    return written.contiguous().copy_to(copy.arg)
 
 
 scheduling_rules = RewriteTable("what needs no computing", [
@@ -101,7 +102,7 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
                 new = _viewed_as(view, inner)
         return new
 
-    simple = UOp.sink(sinks).rebuild(simplify, _computed)
+    simple = UOp.sink(sinks).rebuild(simplify, memory_of)
     return list(with_packed_operands(with_masks_of_weights(simple)).src)
 
 
@@ -138,12 +139,6 @@ def _axes(node: UOp) -> int:
     """Of more than one item."""
     return sum(n != 1 for n in node.shape)
 
-
-def _computed(node: UOp) -> UOp | None:
-    """The view that holds the value of a node. A constant that some tensor has in memory is still better
-    written into the kernels that use it."""
-    view = node.realized_view  # asked first: finding a splat takes a walk down a chain of movement
-    return view if view is not None and splat_value(node) is None else None
 
 
 _CHANGED_BY_CONSTANTS = Family.ELEMENTWISE | Family.MOVEMENT

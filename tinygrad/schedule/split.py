@@ -163,8 +163,8 @@ def _split_for_panels(node: UOp, splits: int) -> UOp:
     runs = (*shape[:axis], splits, length, *shape[axis + 1:])
     order = (axis, *range(axis), *range(axis + 1, len(runs)))
     cut = _moved(part(0, whole), lambda s: s.reshape(runs).permute(order))
-    stored = UOp.new(Ops.CONTIGUOUS, node.dtype, (node.replace(src=(cut,), arg=(Ops.ADD, (axis + 1,))),))
-    total = UOp.new(Ops.REDUCE, node.dtype, (stored,), (Ops.ADD, (0,))).reshape(node.shape)
+    stored = node.replace(src=(cut,), arg=(Ops.ADD, (axis + 1,))).contiguous()
+    total = node.replace(src=(stored,), arg=(Ops.ADD, (0,))).reshape(node.shape)
     return total if whole == shape[axis] else total + node.replace(src=(part(whole, shape[axis]),))
 
 
@@ -181,10 +181,8 @@ def _split_axis(node: UOp, source: UOp, axis: int, splits: int) -> UOp:
     runs = (*shape[:axis], splits, shape[axis] // splits, *shape[axis + 1:])
     cut = _moved(source, lambda s: s.reshape(runs))
     inner_axes = tuple(a + (a >= axis) for a in axes)
-    partial = UOp.new(Ops.REDUCE, node.dtype, (cut,), (op, inner_axes))
-    stored = UOp.new(Ops.CONTIGUOUS, node.dtype, (partial,))
-    total = UOp.new(Ops.REDUCE, node.dtype, (stored,), (op, (axis,)))
-    return total.reshape(node.shape)
+    stored = node.replace(src=(cut,), arg=(op, inner_axes)).contiguous()
+    return node.replace(src=(stored,), arg=(op, (axis,))).reshape(node.shape)
 
 
 def _moved(value: UOp, move: Callable[[UOp], UOp]) -> UOp:

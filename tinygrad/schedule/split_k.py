@@ -17,7 +17,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.renderer.machine import Machine
-from tinygrad.schedule.products import is_contraction, product_of, view_of_stored
+from tinygrad.schedule.products import is_contraction, own_axes, product_of, view_of_stored
 
 TILE_SIDE = 128
 """Rows and columns of a block's tile of a contraction, where it has as many."""
@@ -76,7 +76,7 @@ def _step_of_tiles(node: UOp, machine: Machine) -> tuple[int, int] | None:
     if product is None or not is_contraction(node):
         return None
     operands = [view_of_stored(s) for s in product.src]
-    own = [{a for a, stride in enumerate(s.st.views[-1].strides) if stride} for s in operands]
+    own = [own_axes(s) for s in operands]
     batch = prod(product.shape[a] for a in (own[0] & own[1]).difference(node.arg[1]))
     m, n = (prod(product.shape[a] for a in axes.difference(other, node.arg[1]))
             for axes, other in (own, own[::-1]))

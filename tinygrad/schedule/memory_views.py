@@ -1,0 +1,36 @@
+"""Which memory holds the value of a node: its own, or that of what it is a view of.
+
+Schedules read what was computed from memory, and what they give a node is a view of memory too. Both are
+asked here, of the lazy graph and of those that stand for it (`padded_shapes.py`, `dynamic_slice.py`,
+`sharded_results.py`, `items.py`).
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tinygrad.codegen.indexing import splat_value
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.uop import UOp
+
+IGNORED_ARGUMENT = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT})
+"""What gradients know of a node; their first source is all that a schedule sees."""
+
+
+def memory_of(node: UOp) -> UOp | None:
+    """The view of memory that a computed value is in. None for a constant, which is better written into the
+    kernels that use it, even where some tensor has it in memory."""
+    view = node.realized_view  # asked first: finding a splat takes a walk down a chain of movement
+    return view if view is not None and splat_value(node) is None else None
+
+
+def over_memory(node: UOp, held: Mapping[UOp, UOp] = MappingProxyType({})) -> UOp | None:
+    """`node` as a view of memory: of that which holds it, or what it is a view of (`held` says so beside what
+    nodes know), or into which it is written. None for what has memory of its own."""
+    view = node if node.op is Ops.BUFFER else node.realized_view or held.get(node)
+    if view is not None:
+        return view
+    if node.op is Ops.ASSIGN:
+        return node.src[0]
+    below = over_memory(node.src[0], held) if node.op in Family.VIEW | IGNORED_ARGUMENT else None
+    return below if below is None or node.op in IGNORED_ARGUMENT else node.replace(src=(below, *node.src[1:]))
