@@ -56,18 +56,13 @@ def _close(op: Ops, value: UOp, r: UOp) -> UOp | None:
         # A sum of two sums; worth it only where both close, so that no second loop appears.
         first, second = (_close(op, s, r) for s in value.src)
         return None if first is None or second is None else simplified(Ops.ADD, value.dtype, first, second)
-    if value.op is Ops.CAST and value.src[0].dtype.is_bool:
-        return _close(op, value.src[0].where(UOp.const(1, value.dtype), UOp.const(0, value.dtype)), r)
-    if value.op is Ops.CAST and (masked := _masked(value.src[0])) is not None:  # halves, summed as float32
-        kept = simplified(Ops.CAST, value.dtype, masked[1])
-        return _close(op, masked[0].where(kept, UOp.const(0, value.dtype)), r)
     if value.op is Ops.MUL:
         return _times_sum(value, r)
-    found = _masked(value)
+    found = masked(value, op)
     if found is None:
         return None
     condition, kept = found
-    while (inner := _masked(kept)) is not None:  # a gather along an axis whose size is not known
+    while (inner := masked(kept, op)) is not None:  # a gather along an axis whose size is not known
         condition, kept = condition & inner[0], inner[1]
     zero = UOp.const(0, kept.dtype)
     return _count(condition, kept, r) if r not in kept.ranges else _select(condition, kept, zero, r)
@@ -83,14 +78,21 @@ def _times_sum(product: UOp, r: UOp) -> UOp | None:
     return None
 
 
-def _masked(value: UOp) -> tuple[UOp, UOp] | None:
-    """(c, v) of where(c, v, 0), and of where(not c, 0, v); None of what is neither."""
-    if value.op is not Ops.WHERE:
+def masked(value: UOp, op: Ops) -> tuple[UOp, UOp] | None:
+    """(condition, value) of what changes nothing in a reduce by `op` where the condition does not hold:
+    (c, v) of where(c, v, 0) in a sum, and of where(not c, 0, v); None of what is neither."""
+    if value.op is Ops.CAST and value.src[0].dtype.is_bool and op is Ops.ADD:
+        return value.src[0], UOp.const(1, value.dtype)
+    source = value.src[0] if value.op is Ops.CAST else value  # half types are summed in float32
+    if source.op is not Ops.WHERE:
         return None
-    condition, kept, other = value.src
-    if other.is_zero:
+    condition, kept, other = source.src
+    if source is not value:
+        kept, other = (simplified(Ops.CAST, value.dtype, v) for v in (kept, other))
+    identity = reduce_identity(op, value.dtype)
+    if other is identity:
         return condition, kept
-    return (condition.logical_not(), other) if kept.is_zero else None
+    return (condition.logical_not(), other) if kept is identity else None
 
 
 def _times(value: UOp, count: UOp) -> UOp:
