@@ -52,7 +52,7 @@ def unrolled(nest: UOp) -> UOp:
 
 
 def _unrolled_ranges(node: UOp) -> list[UOp]:
-    return [r for r in node.closed_ranges if r.arg[1] is RangeKind.UNROLL]
+    return [r for r in node.closed_ranges if r.kind is RangeKind.UNROLL]
 
 
 def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
@@ -103,7 +103,7 @@ def _unrolled_stage(node: UOp, ranges: list[UOp]) -> UOp:
     if closed[first:first + len(ranges)] != tuple(ranges):
         raise RuntimeError("the unrolled ranges of staged memory stand one directly in the other")
     copies = _copies(node.src[0], ranges)
-    loops_inside = sum(r.arg[1] is RangeKind.LOOP for r in inner)
+    loops_inside = sum(r.kind is RangeKind.LOOP for r in inner)
     arg = (*node.arg, loops_inside) if loops_inside else node.arg
     return node.replace(src=(*copies, *closed[:first], *inner), arg=arg)
 
@@ -124,13 +124,13 @@ def vectorised(nest: UOp) -> UOp:
     done: dict[UOp, UOp] = {}
 
     def vector(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.arg[1] in AS_VECTORS]
+        lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.kind in AS_VECTORS]
         if node.op is Ops.MMA:
             return _tiles_product(node, src)
         if len(lanes) > 1:
             raise RuntimeError(f"a value changes with the lanes of {len(lanes)} ranges")
-        if node.op is Ops.LOAD and _is_in_registers(node.src[0].src[0]):
-            return _register_values(node.src[0].src[1], done[node.src[0].src[0]], lanes)
+        if node.op is Ops.LOAD and _is_in_registers(node.memory):
+            return _register_values(node.offset, done[node.memory], lanes)
         if not lanes:
             return node.with_sources(src)
         if node in tiles:
@@ -141,7 +141,7 @@ def vectorised(nest: UOp) -> UOp:
         if node in by_rows and (rows := rows_of_tile(node, lanes[0])) is not None:
             return _loaded_rows(node, rows, lanes[0], done)
         whole = None
-        if node.op is Ops.LOAD and lanes[0].arg[1] is RangeKind.VECTOR:
+        if node.op is Ops.LOAD and lanes[0].kind is RangeKind.VECTOR:
             whole = strided_vector(node, lanes[0], done) or interleaved_vector(node, lanes[0], done)
         return _vector_node(node, src, lanes[0], done) if whole is None else whole
 
@@ -152,7 +152,7 @@ def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp
     count = lane.extent
     if node is lane:
         return UOp.new(Ops.CONST, dtypes.index.vec(count), (), tuple(range(count)))
-    if lane.arg[1] is RangeKind.FRAGMENT and _is_index_arithmetic(node):
+    if lane.kind is RangeKind.FRAGMENT and _is_index_arithmetic(node):
         return _each_lane_apart(node, lane)
     if node.op is Ops.INDEX:
         return _vector_address(node, src, lane, done)

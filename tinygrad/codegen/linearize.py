@@ -105,7 +105,7 @@ class _Linearizer:
                     continue
                 known = self.body.setdefault(r, around)
                 if known is not around:
-                    raise RuntimeError(f"loop {r.arg[0]} cannot run in two places: "
+                    raise RuntimeError(f"loop {r.identity} cannot run in two places: "
                                        f"inside {_name(known)} and inside {_name(around)}")
                 self.around[r] = self.around[around] | {r}
                 around = r
@@ -142,9 +142,9 @@ class _Linearizer:
         loads: dict[UOp, list[UOp]] = defaultdict(list)
         for node in self.body:
             if node.op is Ops.LOAD:
-                loads[node.src[0].src[0]].append(node)
+                loads[node.memory].append(node)
         for node, body in self.body.items():
-            before = loads[node.src[0].src[0]] if node.op is Ops.STORE else ()
+            before = loads[node.memory] if node.op is Ops.STORE else ()
             for source in (*node.src, *before):
                 self.sequence(source, body, node)
 
@@ -276,8 +276,8 @@ class _Linearizer:
             self.open_memory(node)
         for extent in r.src:
             self.done.setdefault(extent, extent)
-        kind = RangeKind.LOOP if r.arg[1] is RangeKind.IN_ORDER else r.arg[1]
-        opened = self.write(Ops.RANGE, r.dtype, tuple(self.done[s] for s in r.src), (r.arg[0], kind))
+        kind = RangeKind.LOOP if r.kind is RangeKind.IN_ORDER else r.kind
+        opened = self.write(Ops.RANGE, r.dtype, tuple(self.done[s] for s in r.src), (r.identity, kind))
         self.done[r] = opened
         updates = _by_operands(self.updates[r])
         if self.only_sums(r):
@@ -460,14 +460,14 @@ def _connected(starts: Iterable[UOp], ways: Mapping[UOp, Iterable[UOp]]) -> set[
 
 
 def _name(r: UOp) -> str:
-    return "the kernel" if r is ROOT else f"loop {r.arg[0]}"
+    return "the kernel" if r is ROOT else f"loop {r.identity}"
 
 
 def _reach_of_loads(nodes: Iterable[UOp]) -> dict[UOp, int]:
     """For each STAGE, the items up to the last one that a LOAD without a condition may touch."""
     reach: dict[UOp, int] = defaultdict(int)
     for node in nodes:
-        if node.op is Ops.LOAD and node.src[0].src[0].op is Ops.STAGE and len(node.src[0].src) == 2:
+        if node.op is Ops.LOAD and node.memory.op is Ops.STAGE and len(node.src[0].src) == 2:
             stage, offset = node.src[0].src
             lanes = 1 if offset.dtype.count > 1 else node.dtype.count
             last = _highest(offset)

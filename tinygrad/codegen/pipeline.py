@@ -94,7 +94,7 @@ def _tile_loop(program: Sequence[UOp], start: int, end: int) -> _TileLoop | None
     counter, body = program[start], program[start + 1:end]
     effects = [n for n in body if n.op is Ops.STORE]
     stores = [n for n in effects if touched_by(n).stores]
-    memories = tuple(dict.fromkeys(n.src[0].src[0] for n in stores))
+    memories = tuple(dict.fromkeys(n.memory for n in stores))
     rest = map(touched_by, (*program[:start], *program[end + 1:]))
     used_elsewhere = any(not (t.loads | t.stores).isdisjoint(memories) for t in rest)
     if not stores or len(counter.src) != 1 or used_elsewhere or not all(map(_is_copy, stores)):
@@ -114,7 +114,7 @@ def _is_copy(store: UOp) -> bool:
 
 
 def _is_from_buffer(node: UOp) -> bool:
-    return node.op is Ops.LOAD and node.src[0].op is Ops.INDEX and node.src[0].src[0].op is Ops.PARAM
+    return node.op is Ops.LOAD and node.memory.op is Ops.PARAM
 
 
 def _needed_by(body: Sequence[UOp], wanted: set[UOp]) -> list[UOp]:

@@ -60,7 +60,7 @@ def mask_loads(value: UOp, mask: UOp, which: Callable[[UOp], bool] | None = None
 
     def masked_load(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node.with_sources(src)
-        if new.op is not Ops.LOAD or node.src[0].src[0].op is not Ops.PARAM or not is_wanted(node):
+        if new.op is not Ops.LOAD or node.memory.op is not Ops.PARAM or not is_wanted(node):
             return new
         memory, offset, *own = new.src[0].src
         return memory.index(offset, mask & own[0] if own else mask).load()
@@ -75,7 +75,7 @@ def mask_loads_along(value: UOp, mask: UOp) -> UOp:
 
     def differs_inside(node: UOp) -> bool:
         if node.op is Ops.STAGE:
-            return any(r.arg[1] is RangeKind.FRAGMENT for r in node.closed_ranges)
+            return any(r.kind is RangeKind.FRAGMENT for r in node.closed_ranges)
         return node.op is Ops.MMA and not loops.isdisjoint(node.src[2:4])
 
     return mask_loads(value, mask, lambda load: not load.ranges.isdisjoint(loops), differs_inside)

@@ -73,7 +73,7 @@ def _masked_addends(node: UOp) -> list[tuple[UOp, UOp]]:
     """(condition, value) of each addend of what a REDUCE over loops adds up; none where one has no condition
     under which it changes nothing."""
     closed = node.closed_ranges
-    if len(node.src) != 1 + len(closed) or not closed or any(r.arg[1] is not RangeKind.LOOP for r in closed):
+    if len(node.src) != 1 + len(closed) or not closed or any(r.kind is not RangeKind.LOOP for r in closed):
         return []
     if node.arg not in (Ops.ADD, Ops.MAX, Ops.MUL) or node.dtype.is_bool:
         return []

@@ -29,7 +29,7 @@ def tiles_of(nest: UOp) -> Tiles:
     """The LOADs along lanes that jump, where as many of them as there are lanes read a square tile."""
     groups: dict[tuple[UOp, UOp, UOp, Jump], dict[int, UOp]] = defaultdict(dict)
     for node in nest.toposort():
-        lanes = [r for r in node.ranges if r.arg[1] is RangeKind.VECTOR] if _is_whole(node) else []
+        lanes = [r for r in node.ranges if r.kind is RangeKind.VECTOR] if _is_whole(node) else []
         if len(lanes) != 1:
             continue
         memory, offset = node.src[0].src
@@ -49,7 +49,7 @@ def tiles_of(nest: UOp) -> Tiles:
 
 def _is_whole(node: UOp) -> bool:
     """Whether it is a LOAD from a buffer, without a condition."""
-    return node.op is Ops.LOAD and len(node.src[0].src) == 2 and node.src[0].src[0].op is Ops.PARAM
+    return node.op is Ops.LOAD and len(node.src[0].src) == 2 and node.memory.op is Ops.PARAM
 
 
 def in_each_lane(value: UOp, lane: UOp) -> list[UOp]:
@@ -102,7 +102,7 @@ def are_adjacent(offset: UOp, lane: UOp) -> bool:
 def strided_vector(load: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp | None:
     """A LOAD along lanes a few items apart (every second one of a row, or one after the other backwards): the
     vectors that hold them all, and shuffles. None for other LOADs."""
-    jump = jump_of(load.src[0].src[1], lane) if _is_whole(load) else None
+    jump = jump_of(load.offset, lane) if _is_whole(load) else None
     if jump is None or jump == Jump(1, 1) or jump.together > 1 or abs(jump.step) > MOST_STRIDE:
         return None
     (memory, offset), step, count = load.src[0].src, jump.step, lane.extent
@@ -167,7 +167,7 @@ def interleaved_vector(load: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp | None
 def rows_of_tile(load: UOp, lane: UOp) -> tuple[int, ...] | None:
     """How many items after the first one each element of a tile lies, where a LOAD reads the tile's rows from
     places a fixed distance apart; None where it does otherwise, or all lie side by side."""
-    places = lane_places(load.src[0].src[1], lane) if len(load.src[0].src) == 2 else None
+    places = lane_places(load.offset, lane) if len(load.src[0].src) == 2 else None
     length = ROW_BYTES // load.dtype.itemsize
     if places is None or places[length] == length or \
             places != tuple(i // length * places[length] + i % length for i in range(lane.extent)):
