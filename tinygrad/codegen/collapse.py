@@ -252,15 +252,15 @@ def _cast_of_cast(x: UOp, whole: UOp) -> UOp | None:
 
 def _compare(a: UOp, b: UOp, whole: UOp) -> UOp | None:
     """Comparing two counters cast to one integer type is comparing the counters."""
+    if not a.dtype.is_int or a.dtype is dtypes.index:
+        return None
     sides = []
     for side in (a, b):
         if side.op is Ops.CAST and side.src[0].dtype is dtypes.index and _fits(side.src[0], side.dtype):
             sides.append(side.src[0])
         elif side.op is Ops.CONST:
             sides.append(UOp.const(side.arg, dtypes.index))
-    if len(sides) < 2 or not a.dtype.is_int or a.dtype is dtypes.index:
-        return None
-    return sides[0].alu(whole.op, sides[1])
+    return sides[0].alu(whole.op, sides[1]) if len(sides) == 2 else None
 
 
 def _constant_last(condition: UOp, c: UOp, b: UOp) -> UOp | None:
