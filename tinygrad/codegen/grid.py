@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from tinygrad.codegen.predicate import unless_always
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
-from tinygrad.graph.symbolic import TRUE
+from tinygrad.graph.symbolic import TRUE, all_of
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod, round_up
 
@@ -162,13 +163,13 @@ class Grid:
         for digits in choices:
             left, at = number, stride
             for r in digits.fast:
-                left, at = self.read_digit(r, left, at, is_last=not digits.inner and r is digits.fast[-1]
-                                           and not digits.slow)
+                left, at = self.read_digit(r, left, at, not (digits.inner or digits.slow)
+                                           and r is digits.fast[-1])
             if digits.inner:
                 self.read(digits.inner, left % digits.inner_size if digits.slow else left, at)
                 left, at = left // digits.inner_size, at * digits.inner_size
             for r in digits.slow:
-                left, at = self.read_digit(r, left, at, is_last=r is digits.slow[-1])
+                left, at = self.read_digit(r, left, at, r is digits.slow[-1])
 
     def read_digit(self, r: UOp, left: UOp, stride: int, is_last: bool) -> tuple[UOp, int]:
         """Take the counter of `r` from what is left of a number; returns what is left then, and its stride.
@@ -190,13 +191,12 @@ class Grid:
 
     def mask(self, ranges: frozenset[UOp], kinds: Iterable[RangeKind] = BLOCK_KINDS) -> UOp | None:
         """The condition under which a thread stores what changes with `ranges`; None where each does."""
-        result = TRUE
+        conditions = []
         for kind in kinds:
             own = frozenset(r for r in ranges if r.kind is kind)
-            for condition in self.first_of_all(self.digits[kind], own, self.numbers[kind]):
-                result = result & condition
-            result = result & self.inside.get(kind, TRUE)
-        return None if result is TRUE else result
+            conditions += self.first_of_all(self.digits[kind], own, self.numbers[kind])
+            conditions.append(self.inside.get(kind, TRUE))
+        return unless_always(all_of(conditions))
 
     def first_of_all(self, choices: tuple[Digits, ...], ranges: frozenset[UOp], number: UOp) -> list[UOp]:
         """What tells one thread from all others that have the same counters of `ranges`."""

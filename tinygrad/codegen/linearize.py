@@ -80,10 +80,10 @@ class _Linearizer:
         self.grid = Grid(self.nest, self.grid_depth, self.limits)
         self.reach = _reach_of_loads(self.order)
         definitions = [n for n in self.order if n.op in (Ops.PARAM, Ops.VARIABLE, Ops.CONST)]
-        self.done: dict[UOp, UOp] = {n: n for n in definitions}
-        self.out: list[UOp] = list(definitions)
-        self.holding: list[set[UOp]] = [set(definitions)]
+        self.out: list[UOp] = []
+        self.holding: list[set[UOp]] = [set()]
         """what was written down in the kernel's body and in each loop that is open"""
+        self.done = {n: self.add(n) for n in definitions}
         self.place_in_grid()
         self.emit_body(ROOT)
         return _defined_first(_without_unused(self.out))
