@@ -7,7 +7,10 @@ once.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
@@ -16,92 +19,68 @@ from tinygrad.graph.uop import UOp
 BARRIER = UOp.new(Ops.BARRIER, dtypes.index)
 
 
-@dataclass
-class _Loop:
-    """A loop's statements, loops within among them."""
-
-    opened: UOp | None = None
-    body: list[UOp | _Loop] = field(default_factory=list)
-    loads: set[UOp] = field(default_factory=set)
-    stores: set[UOp] = field(default_factory=set)
-
-
 @dataclass(frozen=True)
-class _Pending:
-    """Memory touched since the last barrier."""
+class Touched:
+    """The shared memory that statements load, and what they store."""
 
     loads: frozenset[UOp] = frozenset()
     stores: frozenset[UOp] = frozenset()
 
-    def conflicts(self, loads: set[UOp], stores: set[UOp]) -> bool:
-        return not (self.stores.isdisjoint(loads) and self.loads.isdisjoint(stores))
+    def __or__(self, other: Touched) -> Touched:
+        return Touched(self.loads | other.loads, self.stores | other.stores)
 
-    def after(self, loads: set[UOp], stores: set[UOp]) -> _Pending:
-        return _Pending(self.loads | loads, self.stores | stores)
+    def conflicts(self, later: Touched) -> bool:
+        """Whether one of the two loads what the other stores."""
+        return not (self.stores.isdisjoint(later.loads) and self.loads.isdisjoint(later.stores))
+
+
+NOTHING = Touched()
+
+
+def touched_by(node: UOp) -> Touched:
+    """What a statement touches; a matrix unit may read shared memory itself."""
+    if node.op not in (Ops.LOAD, Ops.STORE, Ops.MMA):
+        return NOTHING
+    addresses = node.src[:2] if node.op is Ops.MMA else node.src[:1]
+    shared = frozenset(s.src[0] for s in addresses if s.op is Ops.INDEX and s.src[0].op is Ops.SHARED)
+    return Touched(stores=shared) if node.op is Ops.STORE else Touched(shared)
+
+
+def statements_of(body: Sequence[UOp]) -> Iterator[list[UOp]]:
+    """Each statement of a body by itself, a loop as a whole."""
+    statement: list[UOp] = []
+    depth = 0
+    for node in body:
+        statement.append(node)
+        depth += (node.op is Ops.RANGE) - (node.op is Ops.END)
+        if not depth:
+            yield statement
+            statement = []
 
 
 def with_barriers(program: list[UOp]) -> list[UOp]:
     """The program with barriers."""
-    if not any(n.op is Ops.SHARED for n in program):
-        return program
-    return _placed(_nested(program), _Pending())[0]
+    return _placed(program, NOTHING)[0] if any(n.op is Ops.SHARED for n in program) else program
 
 
-def _nested(program: list[UOp]) -> _Loop:
-    """The program as loops in loops, each with the shared memory that it touches."""
-    stack = [_Loop()]
-    for node in program:
-        if node.op is Ops.RANGE:
-            stack.append(_Loop(node))
-            continue
-        if node.op is Ops.END:
-            inner = stack.pop()
-            inner.body.append(node)
-            stack[-1].body.append(inner)
-            stack[-1].loads |= inner.loads
-            stack[-1].stores |= inner.stores
-            continue
-        loads, stores = _touched(node)
-        stack[-1].loads |= loads
-        stack[-1].stores |= stores
-        stack[-1].body.append(node)
-    return stack[0]
-
-
-def read_by_unit(product: UOp) -> set[UOp]:
-    """The shared memory that a matrix unit reads itself."""
-    return {s.src[0] for s in product.src[:2] if s.op is Ops.INDEX}
-
-
-def _touched(node: UOp) -> tuple[set[UOp], set[UOp]]:
-    """(the shared memory that a statement loads, what it stores)."""
-    if node.op is Ops.MMA:
-        return read_by_unit(node), set()
-    if node.op not in (Ops.LOAD, Ops.STORE) or node.src[0].op is not Ops.INDEX:
-        return set(), set()
-    memory = {node.src[0].src[0]} if node.src[0].src[0].op is Ops.SHARED else set()
-    return (memory, set()) if node.op is Ops.LOAD else (set(), memory)
-
-
-def _placed(loop: _Loop, pending: _Pending) -> tuple[list[UOp], _Pending]:
-    """The statements of a body with barriers, after `pending`; and what is pending at its end."""
+def _placed(body: Sequence[UOp], pending: Touched) -> tuple[list[UOp], Touched]:
+    """The statements of a body with barriers, after what is `pending`, touched since the last barrier; and
+    what is pending at its end."""
     out: list[UOp] = []
-    for item in loop.body:
-        loads, stores = (item.loads, item.stores) if isinstance(item, _Loop) else _touched(item)
-        if pending.conflicts(loads, stores):
+    for statement in statements_of(body):
+        touched = reduce(or_, {touched_by(node) for node in statement})
+        if pending.conflicts(touched):
             out.append(BARRIER)
-            pending = _Pending()
-        if isinstance(item, UOp):
-            out.append(item)
-            pending = pending.after(loads, stores)
-            continue
-        # The second iteration comes after the first: place again until nothing more is pending at the start.
-        start = pending
-        body, end = _placed(item, start)
-        while not (end.loads <= start.loads and end.stores <= start.stores):
-            start = start.after(set(end.loads), set(end.stores))
-            body, end = _placed(item, start)
-        assert item.opened is not None
-        out += [item.opened, *body]
-        pending = pending.after(set(end.loads), set(end.stores))
+            pending = NOTHING
+        if len(statement) > 1:
+            opened, *inside, end = statement
+            # The second iteration comes after the first: place again until nothing more is pending.
+            start = pending
+            placed, touched = _placed(inside, start)
+            while start | touched != start:
+                start |= touched
+                placed, touched = _placed(inside, start)
+            statement = [opened, *placed, end]
+        out += statement
+        pending |= touched
     return out, pending

@@ -18,7 +18,7 @@ from tinygrad.codegen.predicate import mask_loads, reduce_identity
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, const, node
-from tinygrad.graph.symbolic import conjuncts, constant_folding, linear_terms
+from tinygrad.graph.symbolic import all_of, conjuncts, constant_folding, linear_terms
 from tinygrad.graph.uop import UOp
 
 
@@ -56,18 +56,13 @@ def _close(op: Ops, value: UOp, r: UOp) -> UOp | None:
         # A sum of two sums; worth it only where both close, so that no second loop appears.
         first, second = (_close(op, s, r) for s in value.src)
         return None if first is None or second is None else simplified(Ops.ADD, value.dtype, first, second)
-    if value.op is Ops.CAST and value.src[0].dtype.is_bool:
-        return _close(op, value.src[0].where(UOp.const(1, value.dtype), UOp.const(0, value.dtype)), r)
-    if value.op is Ops.CAST and (masked := _masked(value.src[0])) is not None:  # halves, summed as float32
-        kept = simplified(Ops.CAST, value.dtype, masked[1])
-        return _close(op, masked[0].where(kept, UOp.const(0, value.dtype)), r)
     if value.op is Ops.MUL:
         return _times_sum(value, r)
-    found = _masked(value)
+    found = masked(value, op)
     if found is None:
         return None
     condition, kept = found
-    while (inner := _masked(kept)) is not None:  # a gather along an axis whose size is not known
+    while (inner := masked(kept, op)) is not None:  # a gather along an axis whose size is not known
         condition, kept = condition & inner[0], inner[1]
     zero = UOp.const(0, kept.dtype)
     return _count(condition, kept, r) if r not in kept.ranges else _select(condition, kept, zero, r)
@@ -83,14 +78,21 @@ def _times_sum(product: UOp, r: UOp) -> UOp | None:
     return None
 
 
-def _masked(value: UOp) -> tuple[UOp, UOp] | None:
-    """(c, v) of where(c, v, 0), and of where(not c, 0, v); None of what is neither."""
-    if value.op is not Ops.WHERE:
+def masked(value: UOp, op: Ops) -> tuple[UOp, UOp] | None:
+    """(condition, value) of what changes nothing in a reduce by `op` where the condition does not hold:
+    (c, v) of where(c, v, 0) in a sum, and of where(not c, 0, v); None of what is neither."""
+    if value.op is Ops.CAST and value.src[0].dtype.is_bool and op is Ops.ADD:
+        return value.src[0], UOp.const(1, value.dtype)
+    source = value.src[0] if value.op is Ops.CAST else value  # half types are summed in float32
+    if source.op is not Ops.WHERE:
         return None
-    condition, kept, other = value.src
-    if other.is_zero:
+    condition, kept, other = source.src
+    if source is not value:
+        kept, other = (simplified(Ops.CAST, value.dtype, v) for v in (kept, other))
+    identity = reduce_identity(op, value.dtype)
+    if other is identity:
         return condition, kept
-    return (condition.logical_not(), other) if kept.is_zero else None
+    return (condition.logical_not(), other) if kept is identity else None
 
 
 def _times(value: UOp, count: UOp) -> UOp:
@@ -125,13 +127,19 @@ def _bound_of(condition: UOp, r: UOp) -> tuple[bool, UOp] | None:
     """(True, b) where the condition is r < b; (False, b) where it is b <= r; None where it is neither."""
     if condition.op is not Ops.CMPLT or condition.src[0].dtype is not dtypes.index:
         return None
-    terms, _ = linear_terms(condition.src[0] - condition.src[1])
-    step = terms.get(r)
-    rest = condition.src[0] - condition.src[1] - r * (step or 0)
-    if step not in (1, -1) or r in rest.ranges:
+    found = _step_and_rest(condition.src[0] - condition.src[1], r)
+    if found is None:
         return None
+    step, rest = found
     # r + rest < 0 is r < -rest; -r + rest < 0 is rest + 1 <= r
     return (True, -rest) if step == 1 else (False, rest + 1)
+
+
+def _step_and_rest(value: UOp, r: UOp) -> tuple[int, UOp] | None:
+    """(step, rest) of r * step + rest, where the step is 1 or -1 and the rest is without r."""
+    step = linear_terms(value).terms.get(r, 0)
+    rest = value - r * step
+    return (step, rest) if step in (1, -1) and r not in rest.ranges else None
 
 
 def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
@@ -140,9 +148,8 @@ def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
         at = solved_for(c, r)
         if at is not None:
             within = (at >= 0) & (at < r.src[0])
-            mask = within
-            for other in [o for o in conjuncts(condition) if o is not c]:
-                mask = mask & _item_at(other, r, at, within)
+            others = (_item_at(o, r, at, within) for o in conjuncts(condition) if o is not c)
+            mask = all_of((within, *others))
             return simplified(Ops.WHERE, kept.dtype, mask, _item_at(kept, r, at, mask), zero)
     return None
 
@@ -163,12 +170,9 @@ def solved_for(condition: UOp, r: UOp) -> UOp | None:
         return None
     for here, there in (differ.src, differ.src[::-1]):
         counter = _counter_of(here)
-        if counter is None or r in there.ranges:
-            continue
-        terms, _ = linear_terms(counter)
-        step = terms.get(r, 0)
-        rest = counter - r * step
-        if step in (1, -1) and r not in rest.ranges:
+        found = None if counter is None or r in there.ranges else _step_and_rest(counter, r)
+        if counter is not None and found is not None:
+            step, rest = found
             number, is_one = _as_integer(there, counter)
             at = (number - rest) * step
             return at if is_one is None else is_one.where(at, -1)
@@ -232,7 +236,7 @@ def _lifted(op: Ops) -> Rule:
         is_counter = counter.dtype.scalar is dtypes.index and whole.dtype.scalar is not dtypes.index
         if not is_counter or not c.dtype.is_int:
             return None
-        result = counter.alu(op, UOp.new(Ops.CONST, dtypes.index, (), c.arg))
+        result = counter.alu(op, UOp.const(c.arg, dtypes.index))
         fits = _fits(counter, whole.dtype) and _fits(result, whole.dtype)
         return result.cast(whole.dtype) if fits else None
 
@@ -248,15 +252,15 @@ def _cast_of_cast(x: UOp, whole: UOp) -> UOp | None:
 
 def _compare(a: UOp, b: UOp, whole: UOp) -> UOp | None:
     """Comparing two counters cast to one integer type is comparing the counters."""
+    if not a.dtype.is_int or a.dtype is dtypes.index:
+        return None
     sides = []
     for side in (a, b):
         if side.op is Ops.CAST and side.src[0].dtype is dtypes.index and _fits(side.src[0], side.dtype):
             sides.append(side.src[0])
         elif side.op is Ops.CONST:
-            sides.append(UOp.new(Ops.CONST, dtypes.index, (), side.arg))
-    if len(sides) < 2 or not a.dtype.is_int or a.dtype is dtypes.index:
-        return None
-    return sides[0].alu(whole.op, sides[1])
+            sides.append(UOp.const(side.arg, dtypes.index))
+    return sides[0].alu(whole.op, sides[1]) if len(sides) == 2 else None
 
 
 def _constant_last(condition: UOp, c: UOp, b: UOp) -> UOp | None:

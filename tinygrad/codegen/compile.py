@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -222,9 +222,8 @@ def plan_for(ast: UOp, nest: UOp, device: str) -> Plan:
 
 def write_kernel(ast: UOp, device: str, plain: bool) -> Written:
     """The source of `ast`, as plain loops or by the plan that the settings ask for: kept, or written now."""
-    if (watcher := observer.active) is None:
-        return cached_kernel(ast, device, plain, lambda: written_now(ast, device, plain))
-    with watcher.kernel_written(ast, device):
+    watcher = observer.active
+    with nullcontext() if watcher is None else watcher.kernel_written(ast, device):
         return cached_kernel(ast, device, plain, lambda: written_now(ast, device, plain))
 
 

@@ -12,7 +12,9 @@ import itertools
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.ranges import values_of
 from tinygrad.codegen.transpose import (
+    are_adjacent,
     at_lane,
+    in_each_lane,
     interleaved_vector,
     rows_of_tile,
     strided_vector,
@@ -22,7 +24,6 @@ from tinygrad.codegen.transpose import (
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.passes import graph_pass
-from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 
 
@@ -42,11 +43,16 @@ def unrolled(nest: UOp) -> UOp:
         if node is nest:
             return UOp.sink(copy for store in src for copy in _unrolled_stores(store))
         new = node.with_sources(src)
-        if new.op is Ops.REDUCE:
-            return _unrolled_reduce(new)
-        return _unrolled_stage(new) if new.op is Ops.STAGE else new
+        ranges = _unrolled_ranges(new)
+        if not ranges or new.op not in (Ops.REDUCE, Ops.STAGE):
+            return new
+        return (_unrolled_reduce if new.op is Ops.REDUCE else _unrolled_stage)(new, ranges)
 
     return nest.rebuild(written_out)
+
+
+def _unrolled_ranges(node: UOp) -> list[UOp]:
+    return [r for r in node.closed_ranges if r.kind is RangeKind.UNROLL]
 
 
 def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
@@ -70,43 +76,34 @@ def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
 
 
 def _unrolled_stores(store: UOp) -> list[UOp]:
-    ranges = [r for r in store.closed_ranges if r.arg[1] is RangeKind.UNROLL]
-    if not ranges:
-        return [store]
+    ranges = _unrolled_ranges(store)
     loops = [r for r in store.closed_ranges if r not in ranges]
-    pairs = store.replace(src=store.src[:2])
-    return [copy.replace(src=(*copy.src[:2], *loops)) for copy in _copies(pairs, ranges)]
+    pairs = store.replace(src=values_of(store))
+    return [copy.replace(src=(*copy.src, *loops)) for copy in _copies(pairs, ranges)]
 
 
-def _unrolled_reduce(node: UOp) -> UOp:
-    closed = node.closed_ranges
-    ranges = [r for r in closed if r.arg[1] is RangeKind.UNROLL]
-    if not ranges:
-        return node
+def _unrolled_reduce(node: UOp, ranges: list[UOp]) -> UOp:
     values = values_of(node)
     factor = values[:1] if node.arg is Ops.MULACC else ()  # once an iteration of the loop
     copies = [c for v in values[len(factor):] for c in _copies(v, ranges)]
-    loops = [r for r in closed if r not in ranges]
+    loops = [r for r in node.closed_ranges if r not in ranges]
     if loops:
-        return UOp.new(Ops.REDUCE, node.dtype, (*factor, *copies, *loops), node.arg)
+        return node.replace(src=(*factor, *copies, *loops))
     while len(copies) > 1:
         pairs = [copies[i:i + 2] for i in range(0, len(copies), 2)]
         copies = [p[0] if len(p) == 1 else simplified(node.arg, node.dtype, *p) for p in pairs]
     return copies[0]
 
 
-def _unrolled_stage(node: UOp) -> UOp:
+def _unrolled_stage(node: UOp, ranges: list[UOp]) -> UOp:
     """Each copy a value of its own; where they lie in memory is what is left of the order of the ranges."""
     closed = node.closed_ranges
-    ranges = [r for r in closed if r.arg[1] is RangeKind.UNROLL]
-    if not ranges:
-        return node
     first = closed.index(ranges[0])
     inner = closed[first + len(ranges):]
     if closed[first:first + len(ranges)] != tuple(ranges):
         raise RuntimeError("the unrolled ranges of staged memory stand one directly in the other")
     copies = _copies(node.src[0], ranges)
-    loops_inside = sum(r.arg[1] is RangeKind.LOOP for r in inner)
+    loops_inside = sum(r.kind is RangeKind.LOOP for r in inner)
     arg = (*node.arg, loops_inside) if loops_inside else node.arg
     return node.replace(src=(*copies, *closed[:first], *inner), arg=arg)
 
@@ -127,25 +124,25 @@ def vectorised(nest: UOp) -> UOp:
     done: dict[UOp, UOp] = {}
 
     def vector(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.arg[1] in AS_VECTORS]
+        lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.kind in AS_VECTORS]
         if node.op is Ops.MMA:
             return _tiles_product(node, src)
         if len(lanes) > 1:
             raise RuntimeError(f"a value changes with the lanes of {len(lanes)} ranges")
-        if node.op is Ops.LOAD and _is_in_registers(node.src[0].src[0]):
-            return _register_values(node.src[0].src[1], done[node.src[0].src[0]], lanes)
+        if node.op is Ops.LOAD and _is_in_registers(node.memory):
+            return _register_values(node.offset, done[node.memory], lanes)
         if not lanes:
             return node.with_sources(src)
         if node in tiles:
             tile, place = tiles[node]
             if tile not in transposed:
-                transposed[tile] = transposed_vectors(tile, done)
+                transposed[tile] = transposed_vectors(tile, lanes[0], done)
             return transposed[tile][place]
         if node in by_rows and (rows := rows_of_tile(node, lanes[0])) is not None:
             return _loaded_rows(node, rows, lanes[0], done)
         whole = None
-        if node.op is Ops.LOAD:
-            whole = strided_vector(node, done) or interleaved_vector(node, done)
+        if node.op is Ops.LOAD and lanes[0].kind is RangeKind.VECTOR:
+            whole = strided_vector(node, lanes[0], done) or interleaved_vector(node, lanes[0], done)
         return _vector_node(node, src, lanes[0], done) if whole is None else whole
 
     return nest.rebuild(vector, done=done)
@@ -155,24 +152,30 @@ def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp
     count = lane.extent
     if node is lane:
         return UOp.new(Ops.CONST, dtypes.index.vec(count), (), tuple(range(count)))
-    if lane.arg[1] is RangeKind.FRAGMENT and _is_index_arithmetic(node):
+    if lane.kind is RangeKind.FRAGMENT and _is_index_arithmetic(node):
         return _each_lane_apart(node, lane)
     if node.op is Ops.INDEX:
         return _vector_address(node, src, lane, done)
     if node.op is Ops.LOAD:
-        return UOp.new(Ops.LOAD, node.dtype.vec(count), src, node.arg)
-    if node.op is Ops.STORE:
-        value = src[1] if lane not in node.closed_ranges else splat(src[1], count)
-        return node.replace(dtype=value.dtype, src=(src[0], value, *_loops(node, src, lane)))
-    if node.op is Ops.REDUCE:
-        return _vector_reduce(node, src, lane)
-    if node.op is Ops.STAGE:
-        return _vector_stage(node, src, lane)
+        return node.replace(dtype=node.dtype.vec(count), src=src)
+    closed = node.closed_ranges
+    first = src[:1] if node.op is Ops.STORE else ()  # an address says by itself whose it is
+    last = len(src) - (1 if node.op is Ops.RUNNING else len(closed))
+    values = [splat(s, count) for s in src[len(first):last]]
+    # what became of the loops around: their bounds may have been vectors
+    loops = [new for old, new in zip(node.src[last:], src[last:], strict=True) if old is not lane]
+    if node.op is Ops.STAGE and lane in closed[:-1]:
+        raise RuntimeError("only the last range of staged memory can run as lanes")
     if node.op is Ops.SCATTER:
-        return _vector_scatter(node, src, lane, done)
-    if node.op is Ops.RUNNING:
-        return UOp.new(Ops.RUNNING, node.dtype.vec(count), (splat(src[0], count), src[1]), node.arg)
-    return UOp.new(node.op, node.dtype.vec(count), tuple(splat(s, count) for s in src), node.arg)
+        if lane not in closed or not are_adjacent(node.src[1], lane):
+            raise RuntimeError("lanes accumulate in memory that is theirs, side by side")
+        values[1] = at_lane(node.src[1], lane, 0, done)
+    if node.op is not Ops.REDUCE:
+        return node.replace(dtype=node.dtype.vec(count), src=(*first, *values, *loops))
+    result = values[0]
+    if loops or len(values) > 1:
+        result = node.replace(dtype=node.dtype.vec(count), src=(*values, *loops))
+    return node.replace(src=(result,)) if lane in closed else result
 
 
 def _is_in_registers(memory: UOp) -> bool:
@@ -183,9 +186,8 @@ def _register_values(offset: UOp, stage: UOp, lanes: list[UOp]) -> UOp:
     """What a LOAD from a STAGE in registers gives: for each of its lanes, one of the values that are staged
     there."""
     values = values_of(stage)
-    places = [offset.substitute({r: UOp.const(i, dtypes.index)}) for r in lanes for i in range(r.extent)]
     picked = []
-    for place in places or [offset]:
+    for place in in_each_lane(offset, lanes[0]) if lanes else [offset]:
         if place.op is not Ops.CONST:
             raise RuntimeError("which of the values in registers is read has to be known")
         vector, number = values[place.arg // stage.dtype.count], place.arg % stage.dtype.count
@@ -204,8 +206,7 @@ def _is_index_arithmetic(node: UOp) -> bool:
 
 def _each_lane_apart(node: UOp, lane: UOp) -> UOp:
     """Index arithmetic that is simple in each lane, and nothing regular from lane to lane."""
-    values = (node.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent))
-    return UOp.new(Ops.VECTORIZE, node.dtype.vec(lane.extent), tuple(values))
+    return UOp.new(Ops.VECTORIZE, node.dtype.vec(lane.extent), tuple(in_each_lane(node, lane)))
 
 
 def _tiles_product(node: UOp, src: tuple[UOp, ...]) -> UOp:
@@ -235,14 +236,9 @@ def _vector_address(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, 
         if lane in offset.ranges:
             raise RuntimeError("a lane reads what another one staged")
         return node.replace(src=(src[0], offset * lane.extent))
-    terms, _ = linear_terms(offset)
-    if terms.get(lane) == 1 and not any(lane in atom.ranges for atom in terms if atom is not lane):
-        new_src: tuple[UOp, ...] = (src[0], at_lane(offset, lane, 0, done))
-    else:
-        new_src = (src[0], splat(src[1], lane.extent))
-    if len(src) == 3:  # one condition of all lanes is none of each, where one address serves them
-        new_src = (*new_src, src[2] if new_src[1].dtype.count == 1 else splat(src[2], lane.extent))
-    return node.replace(src=new_src)
+    if are_adjacent(offset, lane):  # one address serves all lanes, and a condition that all have
+        return node.replace(src=(src[0], at_lane(offset, lane, 0, done), *src[2:]))
+    return node.replace(src=(src[0], *(splat(s, lane.extent) for s in src[1:])))
 
 
 def _loaded_rows(load: UOp, places: tuple[int, ...], lane: UOp, done: dict[UOp, UOp]) -> UOp:
@@ -252,41 +248,3 @@ def _loaded_rows(load: UOp, places: tuple[int, ...], lane: UOp, done: dict[UOp, 
     every = UOp.new(Ops.ADD, first.dtype, (first, UOp.new(Ops.CONST, first.dtype, (), places)))
     address = load.src[0].replace(src=(done[memory], every))
     return UOp.new(Ops.LOAD, load.dtype.vec(lane.extent), (address,), load.arg)
-
-
-def _loops(node: UOp, src: tuple[UOp, ...], lane: UOp) -> list[UOp]:
-    """What became of the ranges that `node` closes, without the lanes: their bounds may have been vectors."""
-    closed = node.closed_ranges
-    return [new for old, new in zip(closed, src[len(src) - len(closed):], strict=True) if old is not lane]
-
-
-def _vector_reduce(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
-    closed = node.closed_ranges
-    loops = _loops(node, src, lane)
-    values = [splat(s, lane.extent) for s in src[:len(src) - len(closed)]]
-    result = values[0]
-    if loops or len(values) > 1:
-        result = UOp.new(Ops.REDUCE, node.dtype.vec(lane.extent), (*values, *loops), node.arg)
-    return result if lane not in closed else UOp.new(Ops.REDUCE, node.dtype, (result,), node.arg)
-
-
-def _vector_scatter(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -> UOp:
-    """The lanes' items lie side by side."""
-    terms, _ = linear_terms(node.src[1])
-    adjacent = terms.get(lane) == 1 and not any(lane in atom.ranges for atom in terms if atom is not lane)
-    if lane not in node.closed_ranges or not adjacent:
-        raise RuntimeError("lanes accumulate in memory that is theirs, side by side")
-    value, condition = (splat(s, lane.extent) for s in (src[0], src[2]))
-    offset, loops = at_lane(node.src[1], lane, 0, done), _loops(node, src, lane)
-    return UOp.new(Ops.SCATTER, value.dtype, (value, offset, condition, *loops), node.arg)
-
-
-def _vector_stage(node: UOp, src: tuple[UOp, ...], lane: UOp) -> UOp:
-    closed = node.closed_ranges
-    values = [splat(s, lane.extent) for s in src[:len(src) - len(closed)]]
-    if lane not in closed:
-        # Different in each lane: as much memory for every lane, the lanes of an item side by side.
-        return UOp.new(Ops.STAGE, values[0].dtype, (*values, *_loops(node, src, lane)), node.arg)
-    if closed[-1] is not lane:
-        raise RuntimeError("only the last range of staged memory can run as lanes")
-    return UOp.new(Ops.STAGE, values[0].dtype, (*values, *_loops(node, src, lane)), node.arg)

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from tinygrad.codegen.predicate import unless_always
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
-from tinygrad.graph.symbolic import TRUE
+from tinygrad.graph.symbolic import TRUE, all_of
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod, round_up
 
@@ -34,7 +35,7 @@ Rank = Callable[[UOp], tuple[bool, int, int, int]]
 
 def is_block_range(r: UOp) -> bool:
     """True for a range across blocks or threads."""
-    return r.arg[1] in BLOCK_KINDS
+    return r.kind in BLOCK_KINDS
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,10 @@ class Grid:
 
         def rank(r: UOp) -> tuple[bool, int, int, int]:
             is_lane = r in self.lanes
-            return not is_lane, -r.extent * is_lane, -depth[r], -r.arg[0]
+            return not is_lane, -r.extent * is_lane, -depth[r], -r.identity
 
         for kind in BLOCK_KINDS:
-            groups = (frozenset(r for r in ranges if r.arg[1] is kind) for ranges in users)
+            groups = (frozenset(r for r in ranges if r.kind is kind) for ranges in users)
             self.digits[kind] = digits_of(groups, rank, self.lanes)
         self.numbers[RangeKind.GLOBAL] = self.number_of_block(limits)
         self.numbers[RangeKind.LOCAL] = self.number_in_block()
@@ -162,13 +163,13 @@ class Grid:
         for digits in choices:
             left, at = number, stride
             for r in digits.fast:
-                left, at = self.read_digit(r, left, at, is_last=not digits.inner and r is digits.fast[-1]
-                                           and not digits.slow)
+                left, at = self.read_digit(r, left, at, not (digits.inner or digits.slow)
+                                           and r is digits.fast[-1])
             if digits.inner:
                 self.read(digits.inner, left % digits.inner_size if digits.slow else left, at)
                 left, at = left // digits.inner_size, at * digits.inner_size
             for r in digits.slow:
-                left, at = self.read_digit(r, left, at, is_last=r is digits.slow[-1])
+                left, at = self.read_digit(r, left, at, r is digits.slow[-1])
 
     def read_digit(self, r: UOp, left: UOp, stride: int, is_last: bool) -> tuple[UOp, int]:
         """Take the counter of `r` from what is left of a number; returns what is left then, and its stride.
@@ -182,21 +183,20 @@ class Grid:
         """How far apart in the block's numbers of threads the lanes of `r` are that differ in one bit.
         Raises RuntimeError for a range that no warp has side by side."""
         if self.stride.get(r) != 1 or r.extent & (r.extent - 1):
-            raise RuntimeError(f"the {r.extent} iterations of r{r.arg[0]} are no lanes of a warp that could "
-                               "exchange their values: threads reduce through shared memory")
+            raise RuntimeError(f"the {r.extent} iterations of r{r.identity} are no lanes of a warp that "
+                               "could exchange their values: threads reduce through shared memory")
         return [1 << bit for bit in range(r.extent.bit_length() - 1)]
 
     # --- guards ---------------------------------------------------------------------------------------------
 
     def mask(self, ranges: frozenset[UOp], kinds: Iterable[RangeKind] = BLOCK_KINDS) -> UOp | None:
         """The condition under which a thread stores what changes with `ranges`; None where each does."""
-        result = TRUE
+        conditions = []
         for kind in kinds:
-            own = frozenset(r for r in ranges if r.arg[1] is kind)
-            for condition in self.first_of_all(self.digits[kind], own, self.numbers[kind]):
-                result = result & condition
-            result = result & self.inside.get(kind, TRUE)
-        return None if result is TRUE else result
+            own = frozenset(r for r in ranges if r.kind is kind)
+            conditions += self.first_of_all(self.digits[kind], own, self.numbers[kind])
+            conditions.append(self.inside.get(kind, TRUE))
+        return unless_always(all_of(conditions))
 
     def first_of_all(self, choices: tuple[Digits, ...], ranges: frozenset[UOp], number: UOp) -> list[UOp]:
         """What tells one thread from all others that have the same counters of `ranges`."""
@@ -223,7 +223,7 @@ class Grid:
         shared memory: those of the LOCAL ranges around the STAGE."""
         number, count = UOp.const(0, dtypes.index), 1
         if stage.arg[1] is Memory.SHARED:
-            around = [r for r in stage.ranges if r.arg[1] is RangeKind.LOCAL]
+            around = [r for r in stage.ranges if r.kind is RangeKind.LOCAL]
             for r in sorted(around, key=lambda r: -self.stride[r]):
                 number, count = number * r.extent + self.counters[r], count * r.extent
         return number, count
@@ -257,4 +257,4 @@ def _lanes_of_units(nodes: Iterable[UOp]) -> frozenset[UOp]:
 def _exchanging_lanes(nodes: Iterable[UOp]) -> frozenset[UOp]:
     """The ranges across lanes of a warp that REDUCEs close."""
     closed = (r for node in nodes if node.op is Ops.REDUCE for r in node.closed_ranges)
-    return frozenset(r for r in closed if r.arg[1] is RangeKind.LOCAL)
+    return frozenset(r for r in closed if r.kind is RangeKind.LOCAL)

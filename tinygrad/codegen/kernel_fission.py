@@ -60,14 +60,14 @@ def needs_order(nest: UOp) -> bool:
 
 def _dependencies(nest: UOp) -> Iterator[tuple[int, int, bool]]:
     """(a store, another one whose memory its value reads, whether the same thread does both)."""
-    writers = {store.src[0].src[0]: number for number, store in enumerate(nest.src)}
+    writers = {store.memory: number for number, store in enumerate(nest.src)}
     for reader, store in enumerate(nest.src):
         nodes = store.toposort()
-        loads = [n for n in nodes if n.op is Ops.LOAD and n.src[0].src[0] in writers]
+        loads = [n for n in nodes if n.op is Ops.LOAD and n.memory in writers]
         reduced = {below for n in nodes if loads and n.op is Ops.REDUCE for below in n.toposort()}
         for load in loads:
-            writer = writers[load.src[0].src[0]]
+            writer = writers[load.memory]
             target = nest.src[writer]
-            same_place = load.src[0].src[1] is target.src[0].src[1]
+            same_place = load.offset is target.offset
             known = frozenset(store.closed_ranges) <= frozenset(target.closed_ranges)
             yield reader, writer, same_place and known and load not in reduced

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 
 from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, separate_loops, values_of
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.symbolic.linear import UNKNOWN
@@ -53,19 +55,21 @@ class _Linearizer:
         self.limits = limits
         self.contracts = contracts
         self.order = {node: i for i, node in enumerate(nest.toposort())}
-        self.parent: dict[UOp, UOp] = {}
-        self.depth: dict[UOp, int] = {ROOT: 0}
+        reduces = dict.fromkeys(_reduce_of(n) for n in self.order if n.op is Ops.RUNNING)
+        self.running_alone = [n for n in reduces if n not in self.order]
+        """the REDUCEs of which nothing but their value so far is used"""
         self.grid_depth: dict[UOp, int] = {}
         """how many ranges there are around each of those across blocks and threads"""
         self.items: dict[UOp, list[UOp]] = defaultdict(list)
         self.body: dict[UOp, UOp] = {}
+        """where each node and each loop runs"""
         self.before: dict[UOp, set[UOp]] = defaultdict(set)
         self.around: dict[UOp, frozenset[UOp]] = {ROOT: frozenset()}
         """for each loop, itself and those around it"""
         self.opened_at: dict[UOp, list[UOp]] = defaultdict(list)
         """for each loop, the REDUCEs and STAGEs of which it is the outermost"""
-        self.registers: dict[UOp, UOp] = {}
-        self.scratch: dict[UOp, UOp] = {}
+        self.memory: dict[UOp, UOp] = {}
+        """the register of each REDUCE, the memory of each STAGE and SCATTER"""
         self.updates: dict[UOp, list[UOp]] = defaultdict(list)
         self.identities = itertools.count()
 
@@ -76,10 +80,10 @@ class _Linearizer:
         self.grid = Grid(self.nest, self.grid_depth, self.limits)
         self.reach = _reach_of_loads(self.order)
         definitions = [n for n in self.order if n.op in (Ops.PARAM, Ops.VARIABLE, Ops.CONST)]
-        self.done: dict[UOp, UOp] = {n: n for n in definitions}
-        self.out: list[UOp] = list(definitions)
-        self.holding: list[set[UOp]] = [set(definitions)]
+        self.out: list[UOp] = []
+        self.holding: list[set[UOp]] = [set()]
         """what was written down in the kernel's body and in each loop that is open"""
+        self.done = {n: self.add(n) for n in definitions}
         self.place_in_grid()
         self.emit_body(ROOT)
         return _defined_first(_without_unused(self.out))
@@ -99,68 +103,50 @@ class _Linearizer:
                 if is_block_range(r):
                     self.grid_depth[r] = max(self.grid_depth.get(r, 0), len(node.ranges) + place)
                     continue
-                known = self.parent.get(r)
-                if known is None:
-                    self.parent[r] = around
-                    self.depth[r] = self.depth[around] + 1
-                    self.around[r] = self.around[around] | {r}
-                elif known is not around:
-                    raise RuntimeError(f"loop {r.arg[0]} cannot run in two places: "
+                known = self.body.setdefault(r, around)
+                if known is not around:
+                    raise RuntimeError(f"loop {r.identity} cannot run in two places: "
                                        f"inside {_name(known)} and inside {_name(around)}")
+                self.around[r] = self.around[around] | {r}
                 around = r
-        for node in self.running_alone():
+        for node in self.running_alone:
             self.opened_at[node.src[1]].append(node)
-
-    def running_alone(self) -> list[UOp]:
-        """The REDUCEs of which nothing but their value so far is used."""
-        reduces = (_reduce_of(n) for n in self.order if n.op is Ops.RUNNING)
-        return [n for n in dict.fromkeys(reduces) if n not in self.order]
 
     def innermost(self, node: UOp) -> UOp:
         """The body that a node runs in: that of the deepest loop it changes with."""
         loops = [r for r in node.ranges if not is_block_range(r)]
         if not loops:
             return ROOT
-        deepest = max(loops, key=self.depth.__getitem__)
+        deepest = max(loops, key=lambda r: len(self.around[r]))
         if not self.around[deepest].issuperset(loops):
             raise RuntimeError(f"no loop encloses all of {', '.join(map(_name, loops))}")
         return deepest
 
     def place_nodes(self) -> None:
         for node in self.order:
-            if node.op in (Ops.SINK, Ops.PARAM, Ops.VARIABLE, Ops.CONST) or _is_place_in_grid(node):
-                continue
-            if node.op is Ops.RANGE:
-                self.body[node] = self.parent[node]
-            elif node.op is Ops.STORE and _closed_loops(node):
-                self.body[node] = _closed_loops(node)[-1]
-            else:
-                self.body[node] = self.innermost(node)
-            self.items[self.body[node]].append(node)
+            if node.op not in (Ops.SINK, Ops.PARAM, Ops.VARIABLE, Ops.CONST, Ops.RANGE):
+                closed = _closed_loops(node) if node.op is Ops.STORE else []
+                self.body[node] = closed[-1] if closed else self.innermost(node)
+            if node in self.body:  # ranges across blocks and threads run nowhere
+                self.items[self.body[node]].append(node)
 
     # --- what must come before what -------------------------------------------------------------------------
 
     def connect(self) -> None:
-        for node in self.running_alone():
-            self.update_at_end(node.src[1], node)
-        loads = [n for n in self.order if n.op is Ops.LOAD]
-        for node in self.order:
-            if node not in self.body:
-                continue
-            for source in node.src:
-                self.sequence(source, self.body[node], node)
-            if node.op in ACCUMULATING and _closed_loops(node):
-                self.update_at_end(_closed_loops(node)[-1], node)
-            if node.op is Ops.STORE:
-                for load in loads:
-                    if load.src[0].src[0] is node.src[0].src[0]:
-                        self.sequence(load, self.body[node], node)
-
-    def update_at_end(self, loop: UOp, node: UOp) -> None:
-        """At the end of the body of `loop`, `node` takes what it accumulates or stages."""
-        self.updates[loop].append(node)
-        for source in _values(node):
-            self.sequence(source, loop, None)
+        accumulating = [n for n in self.body if n.op in ACCUMULATING and _closed_loops(n)]
+        for node in (*self.running_alone, *accumulating):
+            loop = _closed_loops(node)[-1]
+            self.updates[loop].append(node)
+            for source in values_of(node):
+                self.sequence(source, loop, None)
+        loads: dict[UOp, list[UOp]] = defaultdict(list)
+        for node in self.body:
+            if node.op is Ops.LOAD:
+                loads[node.memory].append(node)
+        for node, body in self.body.items():
+            before = loads[node.memory] if node.op is Ops.STORE else ()
+            for source in (*node.src, *before):
+                self.sequence(source, body, node)
 
     def sequence(self, source: UOp, body: UOp, node: UOp | None) -> None:
         """`source` before `node`, which runs in `body` (None: at the end of it), seen from the body around
@@ -172,11 +158,11 @@ class _Linearizer:
         where = self.body[source]
         while where is not ROOT and where not in around:
             earlier = where
-            where = self.parent[where]
+            where = self.body[where]
         later = node
         while body is not where:
             later = body
-            body = self.parent[body]
+            body = self.body[body]
         if later is not None and later is not earlier:
             self.before[later].add(earlier)
 
@@ -185,26 +171,23 @@ class _Linearizer:
     def emit_body(self, body: UOp) -> None:
         items = self.items[body]
         inside = set(items)
-        waiting = {item: {b for b in self.before[item] if b in inside} for item in items}
+        waiting = {item: self.before[item] & inside for item in items}
         followers: dict[UOp, list[UOp]] = defaultdict(list)
-        for item, sources in waiting.items():
-            for source in sources:
+        for item in items:
+            for source in waiting[item]:
                 followers[source].append(item)
         order = self.order_around_loops(items, followers)
-        ready = [(order[item], item) for item in items if not waiting[item]]
-        keyed = [(k, i, item) for i, (k, item) in enumerate(ready)]
-        heapq.heapify(keyed)
-        tie = itertools.count(len(keyed))
-        emitted = 0
-        while keyed:
-            item = heapq.heappop(keyed)[2]
+        tie = itertools.count()
+        ready = [(order[item], next(tie), item) for item in items if not waiting[item]]
+        heapq.heapify(ready)
+        while ready:
+            item = heapq.heappop(ready)[2]
             self.emit(item)
-            emitted += 1
             for follower in followers[item]:
                 waiting[follower].discard(item)
                 if not waiting[follower]:
-                    heapq.heappush(keyed, (order[follower], next(tie), follower))
-        if emitted != len(items):
+                    heapq.heappush(ready, (order[follower], next(tie), follower))
+        if any(waiting.values()):
             raise RuntimeError("the loops of this kernel depend on each other in a circle")
 
     def order_around_loops(self, items: Sequence[UOp], followers: dict[UOp, list[UOp]]) -> dict[UOp, int]:
@@ -223,25 +206,23 @@ class _Linearizer:
         if item.op is Ops.RANGE:
             self.emit_loop(item)
         elif item.op is Ops.RUNNING:
-            self.done[item] = self.read(self.registers[_reduce_of(item)])
+            self.done[item] = self.read(self.memory[_reduce_of(item)])
         elif item.op is Ops.REDUCE and _closed_loops(item):
-            self.done[item] = self.read(self.registers[item])
+            self.done[item] = self.read(self.memory[item])
         elif item.op is Ops.REDUCE and item.closed_ranges:
             self.done[item] = self.exchanged(item)
-        elif item.op is Ops.SCATTER:
-            self.done[item] = self.scratch[item]
-        elif item.op is Ops.STAGE:
-            if not _closed_loops(item):
-                self.open_scratch(item)
+        elif item.op in ACCUMULATING and item.op is not Ops.REDUCE:
+            if item not in self.memory:  # no loop fills it
+                self.open_memory(item)
                 self.emit_update(item)
-            self.done[item] = self.scratch[item]
-        elif item.op is Ops.STORE:
-            place = self.masked(item, self.done[item.src[0]])
-            self.add(UOp.new(Ops.STORE, item.dtype, (place, self.done[item.src[1]]), item.arg))
-        elif item.op is Ops.INDEX:
-            self.done[item] = self.address(item)
+            self.done[item] = self.memory[item]
         else:
-            self.done[item] = self.add(item.replace(src=tuple(self.done[s] for s in item.src)))
+            src = tuple(self.done[s] for s in item.src)
+            if item.op is Ops.STORE:
+                src = self.masked(item, src[0]), src[1]
+            elif item.op is Ops.INDEX:
+                src = src[0], self.in_own_part(src[1], item.src[0]), *src[2:]
+            self.done[item] = self.add(item.replace(src=src))
 
     def place_in_grid(self) -> None:
         """Write down where this thread is, and what it may store."""
@@ -266,66 +247,50 @@ class _Linearizer:
             return address
         for valid in address.src[2:]:
             mask = self.in_every_lane(mask, valid.dtype.count)
-            mask = self.add(UOp.new(Ops.AND, valid.dtype, (valid, mask)))
+            mask = self.write(Ops.AND, valid.dtype, (valid, mask))
         return self.add(address.replace(src=(*address.src[:2], mask)))
 
     def in_every_lane(self, value: UOp, count: int) -> UOp:
         """A single value as a vector of `count`."""
-        return value if count == 1 else self.add(UOp.new(Ops.VECTORIZE, value.dtype.vec(count), (value,)))
+        return value if count == 1 else self.write(Ops.VECTORIZE, value.dtype.vec(count), (value,))
 
-    def address(self, node: UOp) -> UOp:
-        """The INDEX `node`; in shared memory, that of this thread's own part."""
-        new = node.replace(src=tuple(self.done[s] for s in node.src))
-        number, count = self.own_parts.get(node.src[0], (None, 1))
-        if number is not None and count > 1:
-            new = new.replace(src=(new.src[0], self.in_own_part(new.src[1], node.src[0]), *new.src[2:]))
-        return self.add(new)
-
-    def in_own_part(self, offset: UOp, stage: UOp) -> UOp:
-        number, count = self.own_parts[stage]
+    def in_own_part(self, offset: UOp, memory: UOp) -> UOp:
+        """Where an item of shared memory is in this thread's own part."""
+        number, count = self.own_parts.get(memory, (ROOT, 1))
         if count == 1:
             return offset
-        skipped = self.add_tree(number * self.items_of(stage))
-        skipped = self.in_every_lane(skipped, offset.dtype.count)
-        return self.add(UOp.new(Ops.ADD, offset.dtype, (offset, skipped)))
+        skipped = self.in_every_lane(self.add_tree(number * self.items_of(memory)), offset.dtype.count)
+        return self.write(Ops.ADD, offset.dtype, (offset, skipped))
 
     def exchanged(self, node: UOp) -> UOp:
         """A REDUCE over lanes of a warp: each takes what the one has whose number differs in one bit, then in
         the next one. So all of them know the result."""
         value = self.done[node.src[0]]
         for distance in self.grid.lane_distances(node.closed_ranges[0]):
-            other = self.add(UOp.new(Ops.EXCHANGE, node.dtype, (value,), distance))
-            value = self.add(UOp.new(node.arg, node.dtype, (value, other)))
+            other = self.write(Ops.EXCHANGE, node.dtype, (value,), distance)
+            value = self.write(node.arg, node.dtype, (value, other))
         return value
 
     def emit_loop(self, r: UOp) -> None:
         for node in reversed(self.opened_at[r]):
-            if node.op is Ops.REDUCE:
-                register = self.add(UOp.new(Ops.REGISTER, node.dtype, (), next(self.identities)))
-                start = self.add(reduce_identity(node.arg, node.dtype))
-                self.add(UOp.new(Ops.STORE, node.dtype, (register, start)))
-                self.registers[node] = register
-            else:
-                self.open_scratch(node)
-                if node.op is Ops.SCATTER:
-                    self.fill(self.scratch[node], reduce_identity(node.arg[1], node.dtype.scalar))
+            self.open_memory(node)
         for extent in r.src:
             self.done.setdefault(extent, extent)
-        kind = RangeKind.LOOP if r.arg[1] is RangeKind.IN_ORDER else r.arg[1]
-        opened = self.add(UOp.new(Ops.RANGE, r.dtype, tuple(self.done[s] for s in r.src), (r.arg[0], kind)))
+        kind = RangeKind.LOOP if r.kind is RangeKind.IN_ORDER else r.kind
+        opened = self.write(Ops.RANGE, r.dtype, tuple(self.done[s] for s in r.src), (r.identity, kind))
         self.done[r] = opened
         updates = _by_operands(self.updates[r])
         if self.only_sums(r):
-            for number in range(max([len(_values(node)) for node in updates], default=0)):
-                for node in updates:
-                    for value in _values(node)[number:number + 1]:
-                        self.emit_needed(value, r)
-                        self.accumulate(node, value)
+            values = zip_longest(*map(values_of, updates))
+            for node, value in ((n, v) for each in values for n, v in zip(updates, each, strict=True)):
+                if value is not None:
+                    self.emit_needed(value, r)
+                    self.accumulate(node, value)
         else:
             self.emit_body(r)
             for node in updates:
                 self.emit_update(node)
-        self.add(UOp.new(Ops.END, r.dtype, (opened,)))
+        self.write(Ops.END, r.dtype, (opened,))
 
     def only_sums(self, body: UOp) -> bool:
         """Whether nothing in a loop's body has an order but what it accumulates."""
@@ -340,82 +305,80 @@ class _Linearizer:
             if self.body.get(item) is body and item not in self.done:
                 self.emit(item)
 
-    def open_scratch(self, node: UOp) -> None:
-        """Declare the memory of a STAGE or SCATTER."""
-        kind = Ops.SHARED if node.arg[1] is Memory.SHARED else Ops.SCRATCH
-        size = self.items_of(node) * self.own_parts.get(node, (None, 1))[1]
-        memory = UOp.new(kind, node.dtype.scalar, (), (next(self.identities), size))
-        self.scratch[node] = self.add(memory)
+    def open_memory(self, node: UOp) -> None:
+        """Declare the register of a REDUCE, or the memory of a STAGE or SCATTER."""
+        number = next(self.identities)
+        if node.op is Ops.REDUCE:
+            memory = self.write(Ops.REGISTER, node.dtype, (), number)
+            self.add(memory.store(self.add(reduce_identity(node.arg, node.dtype))))
+        else:
+            kind = Ops.SHARED if node.arg[1] is Memory.SHARED else Ops.SCRATCH
+            size = self.items_of(node) * self.own_parts.get(node, (ROOT, 1))[1]
+            memory = self.write(kind, node.dtype.scalar, (), (number, size))
+        if node.op is Ops.SCATTER:
+            self.fill(memory, reduce_identity(node.arg[1], node.dtype.scalar.vec(FILLED_LANES)))
+        self.memory[node] = memory
 
-    def fill(self, memory: UOp, value: UOp) -> None:
-        """Give all items of scratch memory one value."""
+    def fill(self, memory: UOp, vector: UOp) -> None:
+        """Give all items of scratch memory the values of a vector."""
         counter = UOp.range(memory.arg[1] // FILLED_LANES, fresh_identity(self.nest) + next(self.identities))
-        opened = self.add(UOp.new(Ops.RANGE, counter.dtype, (self.add(counter.src[0]),), counter.arg))
-        at = UOp.new(Ops.INDEX, memory.dtype, (memory, self.add_tree(opened * FILLED_LANES)))
-        vector = UOp.new(Ops.CONST, value.dtype.vec(FILLED_LANES), (), value.arg)
-        self.add(UOp.new(Ops.STORE, vector.dtype, (self.add(at), self.add(vector))))
-        self.add(UOp.new(Ops.END, counter.dtype, (opened,)))
+        self.add(counter.src[0])
+        at = memory.index(self.add_tree(self.add(counter) * FILLED_LANES))
+        self.add(self.add(at).store(self.add(vector)))
+        self.write(Ops.END, counter.dtype, (counter,))
 
     def items_of(self, node: UOp) -> int:
         """The items that a STAGE fills, and those beyond that the last of several whole tiles reads: what is
         computed from them is not used. Those of a SCATTER in whole vectors."""
         if node.op is Ops.SCATTER:
             return round_up(node.arg[2], FILLED_LANES)
-        values = len(node.src) - len(node.closed_ranges)
-        filled = int(prod(c.extent for c in node.closed_ranges)) * values * node.dtype.count
+        values = len(values_of(node)) * node.dtype.count
+        filled = int(prod(c.extent for c in node.closed_ranges)) * values
         return max(filled, self.reach.get(node, 0))
 
     def emit_update(self, node: UOp) -> None:
-        """The end of a loop body: take this iteration's value into the register or the scratch memory."""
-        values = [self.done[s] for s in _values(node)]
+        """The end of a loop body: take this iteration's values into the register or the memory."""
+        values, memory = [self.done[s] for s in values_of(node)], self.memory[node]
         if node.op is Ops.STAGE:
             for number, value in enumerate(values):
-                place = (self.scratch[node], self.in_own_part(self.stage_offset(node, number), node))
-                at = self.masked(node, self.add(UOp.new(Ops.INDEX, node.dtype.scalar, place)))
-                self.add(UOp.new(Ops.STORE, node.dtype, (at, value)))
-            return
-        if node.op is Ops.SCATTER:
+                at = memory.index(self.in_own_part(self.stage_offset(node, number), node))
+                self.add(self.masked(node, self.add(at)).store(value))
+        elif node.op is Ops.SCATTER:
             value, offset, condition = values
-            mask = () if condition.op is Ops.CONST and condition.arg is True else (condition,)
-            at = self.add(UOp.new(Ops.INDEX, node.dtype.scalar, (self.scratch[node], offset, *mask)))
-            before = self.add(UOp.new(Ops.LOAD, node.dtype, (at,)))
-            self.add(UOp.new(Ops.STORE, node.dtype, (at, self.accumulated(node.arg[1], before, value))))
-            return
-        if node.arg is Ops.MULACC:
-            self.rescale(self.registers[node], values[0], values[1:])
-            return
-        for value in _values(node):
-            self.accumulate(node, value)
+            at = self.add(memory.index(offset, condition))
+            before = self.write(Ops.LOAD, node.dtype, (at,))
+            self.add(at.store(self.accumulated(node.arg[1], before, value)))
+        elif node.arg is Ops.MULACC:
+            self.rescale(memory, *values)
+        else:
+            for each in values_of(node):
+                self.accumulate(node, each)
 
     def accumulate(self, node: UOp, value: UOp) -> None:
         """Take one value of this iteration into the register of a REDUCE."""
-        register = self.registers[node]
-        after = self.accumulated(node.arg, self.read(register), self.done[value])
-        self.add(UOp.new(Ops.STORE, node.dtype, (register, after)))
+        register = self.memory[node]
+        self.add(register.store(self.accumulated(node.arg, self.read(register), self.done[value])))
 
     def accumulated(self, op: Ops, before: UOp, value: UOp) -> UOp:
         """What was accumulated `before`, and `value` too."""
         if self.contracts and op is Ops.ADD and value.op is Ops.MUL and value.dtype.is_float:
-            return self.add(UOp.new(Ops.MULACC, value.dtype, (*value.src, before)))
-        if op is Ops.ADD and value.op is Ops.DP4A and value.src[2].is_zero:
-            return self.add(value.replace(src=(*value.src[:2], before)))
-        if op is Ops.ADD and value.op is Ops.MMA:
+            return self.write(Ops.MULACC, value.dtype, (*value.src, before))
+        adds_itself = value.op is Ops.MMA or (value.op is Ops.DP4A and value.src[2].is_zero)
+        if op is Ops.ADD and adds_itself:
             return self.add(value.replace(src=(*value.src[:2], before, *value.src[3:])))
-        return self.add(UOp.new(op, value.dtype, (before, value)))
+        return self.write(op, value.dtype, (before, value))
 
-    def rescale(self, register: UOp, factor: UOp, values: list[UOp]) -> None:
+    def rescale(self, register: UOp, factor: UOp, *values: UOp) -> None:
         """A register times `factor`, and more added to it."""
         total = self.read(register)
         if values[0].op is Ops.MMA or not self.contracts:
-            total = self.add(UOp.new(Ops.MUL, total.dtype, (total, factor)))
-        for number, value in enumerate(values):
-            if value.op is Ops.MMA:
-                total = self.add(value.replace(src=(*value.src[:2], total, *value.src[3:])))
-            elif number == 0 and self.contracts:
-                total = self.add(UOp.new(Ops.MULACC, total.dtype, (total, factor, value)))
-            else:
-                total = self.add(UOp.new(Ops.ADD, total.dtype, (total, value)))
-        self.add(UOp.new(Ops.STORE, total.dtype, (register, total)))
+            total = self.write(Ops.MUL, total.dtype, (total, factor))
+        else:
+            total = self.write(Ops.MULACC, total.dtype, (total, factor, values[0]))
+            values = values[1:]
+        for value in values:
+            total = self.accumulated(Ops.ADD, total, value)
+        self.add(register.store(total))
 
     def stage_offset(self, node: UOp, number: int) -> UOp:
         """Where value number `number` of this iteration goes."""
@@ -424,7 +387,7 @@ class _Linearizer:
         around = len(closed) - (node.arg[2] if len(node.arg) == 3 else 0)
         for r in closed[:around]:
             offset = offset * r.extent + r
-        offset = offset * (len(node.src) - len(closed)) + number
+        offset = offset * len(values_of(node)) + number
         for r in closed[around:]:
             offset = offset * r.extent + r
         counters = {r: self.done[r] for r in closed}
@@ -443,7 +406,11 @@ class _Linearizer:
 
     def read(self, register: UOp) -> UOp:
         """The value of a register now; each reading is a node of its own."""
-        return self.add(UOp.new(Ops.LOAD, register.dtype, (register,), next(self.identities)))
+        return self.write(Ops.LOAD, register.dtype, (register,), next(self.identities))
+
+    def write(self, op: Ops, dtype: DType, src: tuple[UOp, ...], arg: object = None) -> UOp:
+        """Write down a new node."""
+        return self.add(UOp.new(op, dtype, src, arg))
 
     def add(self, node: UOp) -> UOp:
         self.out.append(node)
@@ -456,20 +423,9 @@ class _Linearizer:
         return node
 
 
-def _is_place_in_grid(node: UOp) -> bool:
-    return node.op is Ops.RANGE and is_block_range(node)
-
-
 def _reduce_of(node: UOp) -> UOp:
     """The REDUCE of which a RUNNING is the value so far."""
     return UOp.new(Ops.REDUCE, node.dtype, node.src, node.arg)
-
-
-def _values(node: UOp) -> Sequence[UOp]:
-    """The sources that are not the ranges it closes; what a SCATTER takes may be a range itself."""
-    if node.op in ACCUMULATING:
-        return values_of(node)
-    return [s for s in node.src if s.op is not Ops.RANGE]
 
 
 def _closed_loops(node: UOp) -> list[UOp]:
@@ -504,34 +460,31 @@ def _connected(starts: Iterable[UOp], ways: Mapping[UOp, Iterable[UOp]]) -> set[
 
 
 def _name(r: UOp) -> str:
-    return "the kernel" if r is ROOT else f"loop {r.arg[0]}"
+    return "the kernel" if r is ROOT else f"loop {r.identity}"
 
 
 def _reach_of_loads(nodes: Iterable[UOp]) -> dict[UOp, int]:
     """For each STAGE, the items up to the last one that a LOAD without a condition may touch."""
     reach: dict[UOp, int] = defaultdict(int)
     for node in nodes:
-        if node.op is Ops.LOAD and node.src[0].src[0].op is Ops.STAGE and len(node.src[0].src) == 2:
+        if node.op is Ops.LOAD and node.memory.op is Ops.STAGE and len(node.src[0].src) == 2:
             stage, offset = node.src[0].src
             lanes = 1 if offset.dtype.count > 1 else node.dtype.count
             last = _highest(offset)
-            if last is not None:
-                reach[stage] = max(reach[stage], last + lanes)
+            if last < math.inf:
+                reach[stage] = max(reach[stage], int(last) + lanes)
     return reach
 
 
-def _highest(offset: UOp) -> int | None:
-    """The largest number in any lane of an offset that counters alone decide; None for others."""
-    if offset.op is Ops.VECTORIZE:
-        lanes = [_highest(s) for s in offset.src]
-        return None if None in lanes else max(n for n in lanes if n is not None)
-    if offset.op is Ops.CONST and offset.dtype.count > 1:
-        return max(offset.arg) if isinstance(offset.arg, tuple) else int(offset.arg)
-    if offset.op is Ops.ADD and offset.dtype.count > 1:
-        parts = [_highest(s) for s in offset.src]
-        return None if None in parts else sum(n for n in parts if n is not None)
+def _highest(offset: UOp) -> float:
+    """The largest number in any lane of an offset that counters alone decide; infinite for others."""
+    if offset.op is Ops.CONST and isinstance(offset.arg, tuple):
+        return float(max(offset.arg))
+    if offset.op in (Ops.VECTORIZE, Ops.ADD) and offset.dtype.count > 1:
+        together = max if offset.op is Ops.VECTORIZE else sum
+        return together(map(_highest, offset.src))
     highest = offset.bounds[1]
-    return None if highest == UNKNOWN[1] else highest
+    return math.inf if highest == UNKNOWN[1] else highest
 
 
 def _without_unused(program: list[UOp]) -> list[UOp]:

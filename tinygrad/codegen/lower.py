@@ -42,7 +42,7 @@ def lower(ast: UOp) -> UOp:
 
 def value_at(node: UOp, index: tuple[UOp, ...]) -> UOp:
     """The value of one item of a tensor-graph node, inside the loops that `index` is made of."""
-    taken = (r.arg[0] for i in index for r in i.ranges)
+    taken = (r.identity for i in index for r in i.ranges)
     return _Lowering(node, 1 + max(taken, default=-1)).value(Point(node, index, None))
 
 
@@ -104,17 +104,17 @@ class _Lowering:
 
     def value(self, root: Point) -> UOp:
         """The loop-nest value of a point. Walks an explicit stack: chains of a thousand ops are fine."""
-        stack: list[tuple[Point, bool]] = [(root, False)]
+        stack: list[tuple[Point, list[Point] | None]] = [(root, None)]
         while stack:
-            point, ready = stack.pop()
+            point, needed = stack.pop()
             if point in self.values:
                 continue
-            needed = self.needs(point)
-            if ready or not needed:
-                self.values[point] = self.build(point, [self.values[p] for p in needed])
+            if needed is None:
+                needed = self.needs(point)
+                stack.append((point, needed))
+                stack.extend((p, None) for p in reversed(needed))
             else:
-                stack.append((point, True))
-                stack.extend((p, False) for p in reversed(needed))
+                self.values[point] = self.build(point, [self.values[p] for p in needed])
         return self.values[root]
 
     def needs(self, point: Point) -> list[Point]:
@@ -126,11 +126,10 @@ class _Lowering:
             return [through_movement(point)[0]]
         if node.op is Ops.REDUCE:
             return [reduced_point(point, self.ranges_of(point))]
+        computed_from = node.src if node.op in Family.ELEMENTWISE else ()
         if node.op is Ops.LIVE_OUT:
-            return [Point(node.src[0], point.index, point.valid)]
-        if node.op in Family.ELEMENTWISE:
-            return [Point(s, point.index, point.valid) for s in node.src]
-        return []
+            computed_from = node.src[:1]
+        return [Point(s, point.index, point.valid) for s in computed_from]
 
     def ranges_of(self, point: Point) -> tuple[UOp, ...]:
         """The loops of a REDUCE at `point`, shared with reduces alike."""
@@ -145,9 +144,9 @@ class _Lowering:
             return node.index(point.index[0], point.valid).load()
         constant = splat_value(node)
         if constant is not None:
-            return UOp.new(Ops.CONST, node.dtype, (), constant.arg)
-        if node.op in (Ops.CONST, Ops.VARIABLE):
-            return UOp.new(node.op, node.dtype, (), node.arg)
+            return UOp.const(constant.arg, node.dtype)
+        if node.op is Ops.VARIABLE:
+            return node.replace(src=())
         if node.op in Family.MOVEMENT:
             mask = through_movement(point)[1]
             if mask is None or is_loaded_under(sources[0], mask):
@@ -163,7 +162,7 @@ class _Lowering:
 def _index_of_view(value: UOp, point: Point) -> tuple[UOp, ...] | None:
     """Where `value` shows what is computed at `point`: an item of it, or of what it is a view of, for each
     iteration of some loops. None where it shows that nowhere."""
-    if not is_bijection(point):
+    if point.valid is not None or not runs_over(point.index, point.node.shape):
         return None
     if point.node is value:
         return point.index
@@ -179,18 +178,11 @@ def _index_of_view(value: UOp, point: Point) -> tuple[UOp, ...] | None:
     return None
 
 
-def is_bijection(point: Point) -> bool:
-    """True if the point's ranges run over every item of its node exactly once."""
-    return point.valid is None and runs_over(point.index, point.node.shape)
-
-
 def runs_over(index: tuple[UOp, ...], shape: tuple[int, ...]) -> bool:
     """True if the ranges of `index` run over every item of something of `shape` exactly once."""
     ranges = [i for i in index if i.op is Ops.RANGE]
-    axes = list(zip(index, shape, strict=True))
-    fixed = [n for i, n in axes if i.op is not Ops.RANGE]
-    whole = all(i.op is not Ops.RANGE or i.extent == n for i, n in axes)
-    return whole and len(set(ranges)) == len(ranges) and all(n == 1 for n in fixed)
+    are_whole = (n == (i.extent if i.op is Ops.RANGE else 1) for i, n in zip(index, shape, strict=True))
+    return all(are_whole) and len(set(ranges)) == len(ranges)
 
 
 def loops_outermost_first(sink: UOp) -> UOp:
@@ -207,7 +199,7 @@ def loops_outermost_first(sink: UOp) -> UOp:
     needed |= outputs
 
     def rank(r: UOp) -> tuple[int, int, int]:
-        return (-sum(r in loops for loops in outputs), -sum(r in loops for loops in needed), r.arg[0])
+        return (-sum(r in loops for loops in outputs), -sum(r in loops for loops in needed), r.identity)
 
     stores = []
     for store in sink.src:

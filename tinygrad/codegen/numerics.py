@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tinygrad.codegen.transcendental import WIDE_FORMATS, two_sum
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
@@ -221,22 +222,18 @@ through_float32 = RewriteTable("narrow floats in float32", [
 def _scaled(a: UOp, b: UOp) -> UOp:
     """a * 2**b as `Ops.LDEXP` says. The power is two factors, so a denormal result is rounded by the last
     product only, and adding 1.5 * 2**fraction leaves b in the low bits of the sum."""
-    fraction, bias = (23, 127) if a.dtype.scalar is dtypes.float32 else (52, 1023)
-    word = dtypes.uint32 if fraction == 23 else dtypes.uint64
-    exponent = (b + (1.5 * 2.0**fraction + 2 * bias)).bitcast(word)
+    form = WIDE_FORMATS[a.dtype.scalar]
+    exponent = (b + (form.rounding + 2 * form.bias)).bitcast(form.bits)
     half = exponent >> 1
-    first, second = ((part << fraction).bitcast(a.dtype) for part in (half, exponent - half))
+    first, second = ((part << form.fraction).bitcast(a.dtype) for part in (half, exponent - half))
     return a * first * second
 
 
 def _multiplied_and_added(a: UOp, b: UOp, c: UOp) -> UOp:
-    """a * b + c of float32: in float64 the product is exact, and the sum is rounded to odd, with what it lost
-    found by Knuth's two-sum."""
+    """a * b + c of float32: in float64 the product is exact, and the sum is rounded to odd, with what it
+    lost."""
     x, y, added = (s.cast(dtypes.float64) for s in (a, b, c))
-    product = x * y
-    total = product + added
-    part = total - added
-    lost = (product - part) + (added - (total - part))
+    total, lost = two_sum(x * y, added)
     bits, lost_bits = total.bitcast(dtypes.uint64), lost.bitcast(dtypes.uint64)
     is_inexact = (lost_bits & 2**63 - 1).bitcast(dtypes.float64) > 0.0  # not where it is NaN
     is_even = (bits & 1).eq(0)

@@ -8,10 +8,10 @@ is computed on its way into shared memory.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.barriers import BARRIER, read_by_unit
+from tinygrad.codegen.barriers import BARRIER, statements_of, touched_by
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.passes import graph_pass
@@ -32,13 +32,14 @@ def pipelined(program: list[UOp], machine: Machine) -> list[UOp]:
     """The program with its loops over shared tiles pipelined."""
     if not machine.has_async_copies:
         return program
-    for start, end in _loops(program):
+    loops = _loops(program)
+    for start, end in loops:
         loop = _tile_loop(program, start, end)
         tiles = 0 if loop is None else tiles_of(loop.bytes, shared_bytes_of(program), machine)
         if loop is not None and tiles > 1:
             before = [n for n in program[:start] if n not in loop.memories]
-            return [*before, *_Pipeline(loop, tiles, _is_inside_loop(program, start)).written(),
-                    *program[end + 1:]]
+            is_inside_loop = any(first < start < last for first, last in loops)
+            return [*before, *_Pipeline(loop, tiles, is_inside_loop).written(), *program[end + 1:]]
     return program
 
 
@@ -76,7 +77,7 @@ def _tile_items(memory: UOp) -> int:
     return round_up(memory.arg[1] * memory.dtype.itemsize, SHARED_ALIGNMENT) // memory.dtype.itemsize
 
 
-def _loops(program: Sequence[UOp]) -> Iterator[tuple[int, int]]:
+def _loops(program: Sequence[UOp]) -> list[tuple[int, int]]:
     """The places of each loop's RANGE and END, inner loops first."""
     opened: list[int] = []
     found = []
@@ -85,71 +86,47 @@ def _loops(program: Sequence[UOp]) -> Iterator[tuple[int, int]]:
             opened.append(place)
         elif node.op is Ops.END:
             found.append((opened.pop(), place))
-    yield from sorted(found, reverse=True)
-
-
-def _is_inside_loop(program: Sequence[UOp], place: int) -> bool:
-    return any(start < place < end for start, end in _loops(program))
+    return sorted(found, reverse=True)
 
 
 def _tile_loop(program: Sequence[UOp], start: int, end: int) -> _TileLoop | None:
     """The loop at these places, if all that it writes into shared memory is copied from buffers."""
     counter, body = program[start], program[start + 1:end]
-    stores = [n for n in body if n.op is Ops.STORE and _memory(n).op is Ops.SHARED]
-    memories = tuple(dict.fromkeys(map(_memory, stores)))
-    rest = [*program[:start], *program[end + 1:]]
-    used_elsewhere = any(m in memories for n in rest for m in _touched(n))
+    effects = [n for n in body if n.op is Ops.STORE]
+    stores = [n for n in effects if touched_by(n).stores]
+    memories = tuple(dict.fromkeys(n.memory for n in stores))
+    rest = map(touched_by, (*program[:start], *program[end + 1:]))
+    used_elsewhere = any(not (t.loads | t.stores).isdisjoint(memories) for t in rest)
     if not stores or len(counter.src) != 1 or used_elsewhere or not all(map(_is_copy, stores)):
         return None
-    filling = _needed_by(body, stores)
-    effects = [n for n in body if n.op is Ops.STORE and n not in set(stores)]
-    computing = _needed_by(body, effects)
-    reads = [n for n in computing if n.op is not Ops.STORE and not _touched(n).isdisjoint(memories)]
+    filling = _needed_by(body, set(stores))
+    computing = _needed_by(body, set(effects).difference(stores))
+    is_read = any(not touched_by(n).loads.isdisjoint(memories) for n in computing)
     both = {n for n in filling if n.op is Ops.RANGE}.intersection(computing)
-    if both or not reads or any(n.op is Ops.LOAD and _memory(n).op is Ops.SHARED for n in filling):
+    if both or not is_read or any(touched_by(n).loads for n in filling):
         return None
     return _TileLoop(counter, tuple(filling), tuple(computing), memories)
 
 
-def _memory(access: UOp) -> UOp:
-    """What a LOAD or STORE is in: a PARAM, SHARED or SCRATCH memory, or a REGISTER."""
-    place = access.src[0]
-    return place.src[0] if place.op is Ops.INDEX else place
-
-
-def _touched(node: UOp) -> set[UOp]:
-    """The memories that a statement reads or writes; of a matrix unit, those that it reads itself."""
-    if node.op is Ops.MMA:
-        return read_by_unit(node)
-    return {_memory(node)} if node.op in (Ops.LOAD, Ops.STORE) else set()
-
-
 def _is_copy(store: UOp) -> bool:
     value = store.src[1]
-    from_buffer = value.op is Ops.LOAD and _memory(value).op is Ops.PARAM and len(store.src[0].src) == 2
-    return from_buffer and value.dtype.itemsize in COPY_BYTES
+    return _is_from_buffer(value) and len(store.src[0].src) == 2 and value.dtype.itemsize in COPY_BYTES
 
 
-def _needed_by(body: Sequence[UOp], statements: Sequence[UOp]) -> list[UOp]:
-    """The part of a loop's body that computes these statements, in its order, with the loops around them."""
-    wanted = set(statements)
+def _is_from_buffer(node: UOp) -> bool:
+    return node.op is Ops.LOAD and node.memory.op is Ops.PARAM
+
+
+def _needed_by(body: Sequence[UOp], wanted: set[UOp]) -> list[UOp]:
+    """The part of a loop's body that computes the `wanted` statements, in its order, with the loops around
+    them; what those are made of is wanted then."""
     kept: list[UOp] = []
-    inside: list[int] = []
-    for node in reversed(body):
-        if node.op is Ops.END:
-            inside.append(len(kept))
-            kept.append(node)
-        elif node.op is Ops.RANGE:
-            end = inside.pop()
-            if len(kept) == end + 1:
-                del kept[end]  # nothing of this loop is needed
-            else:
-                kept.append(node)
-                wanted.update(node.src)
-        elif node in wanted:
-            kept.append(node)
-            wanted.update(node.src)
-    return kept[::-1]
+    for opened, *inside in reversed(list(statements_of(body))):
+        needed = _needed_by(inside[:-1], wanted)
+        if needed or opened in wanted:
+            kept[:0] = [opened, *needed, *inside[-1:]]
+            wanted.update(opened.src)
+    return kept
 
 
 # --- writing the pipeline -----------------------------------------------------------------------------------
@@ -201,7 +178,7 @@ class _Pipeline:
         exists = self.add(Ops.CMPLT, dtypes.bool, (counter, extent))
         done = {self.loop.counter: counter}
         for node in self.loop.filling:
-            if node.op is Ops.INDEX or (node.op is Ops.LOAD and _memory(node).op is Ops.PARAM):
+            if node.op is Ops.INDEX or _is_from_buffer(node):
                 continue  # said where they are used
             if node.op is Ops.STORE:
                 source = self.address(node.src[1].src[0], done, buffer_of, exists)

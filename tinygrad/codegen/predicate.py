@@ -47,6 +47,12 @@ def accumulated(value: UOp) -> UOp:
     return value.cast(dtypes.float32) if value.dtype.scalar in NARROW_FLOATS else value
 
 
+def masked_address(address: UOp, mask: UOp) -> UOp:
+    """An INDEX that is touched only where `mask` holds, and its own one."""
+    memory, offset, *own = address.src
+    return memory.index(offset, mask & own[0] if own else mask)
+
+
 # --- loads --------------------------------------------------------------------------------------------------
 
 
@@ -60,10 +66,9 @@ def mask_loads(value: UOp, mask: UOp, which: Callable[[UOp], bool] | None = None
 
     def masked_load(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node.with_sources(src)
-        if new.op is not Ops.LOAD or node.src[0].src[0].op is not Ops.PARAM or not is_wanted(node):
+        if new.op is not Ops.LOAD or node.memory.op is not Ops.PARAM or not is_wanted(node):
             return new
-        memory, offset, *own = new.src[0].src
-        return memory.index(offset, mask & own[0] if own else mask).load()
+        return masked_address(new.src[0], mask).load()
 
     return value.rebuild(masked_load, None if stop is None else lambda n: n if stop(n) else None)
 
@@ -75,7 +80,7 @@ def mask_loads_along(value: UOp, mask: UOp) -> UOp:
 
     def differs_inside(node: UOp) -> bool:
         if node.op is Ops.STAGE:
-            return any(r.arg[1] is RangeKind.FRAGMENT for r in node.closed_ranges)
+            return any(r.kind is RangeKind.FRAGMENT for r in node.closed_ranges)
         return node.op is Ops.MMA and not loops.isdisjoint(node.src[2:4])
 
     return mask_loads(value, mask, lambda load: not load.ranges.isdisjoint(loops), differs_inside)
@@ -83,9 +88,7 @@ def mask_loads_along(value: UOp, mask: UOp) -> UOp:
 
 def store_where(mask: UOp, store: UOp) -> UOp:
     """A STORE that is done only where `mask` holds, of a value that can be computed everywhere."""
-    memory, offset, *own = store.src[0].src
-    address = memory.index(offset, mask & own[0] if own else mask)
-    return store.replace(src=(address, *store.src[1:]))
+    return store.replace(src=(masked_address(store.src[0], mask), *store.src[1:]))
 
 
 def mask_store(store: UOp, mask: UOp) -> UOp:

@@ -14,7 +14,7 @@ from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, is_plain
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.symbolic import TRUE, conjuncts, linear_terms
+from tinygrad.graph.symbolic import TRUE, all_of, conjuncts, linear_terms
 from tinygrad.graph.uop import UOp
 
 
@@ -96,10 +96,7 @@ def _on_diagonal(reduce: UOp, loop: UOp) -> UOp | None:
     terms, constant = linear_terms(below[0].src[0] - below[0].src[1])
     if terms != {k: 1, loop: -1} or constant != -1:
         return None
-    others = TRUE
-    for condition in conjuncts(mask):
-        if condition is not below[0]:
-            others = others & condition
+    others = all_of(c for c in conjuncts(mask) if c is not below[0])
     item = value.src[1] if others is TRUE else others.where(value.src[1], value.src[2])
     return item.substitute({k: loop})
 

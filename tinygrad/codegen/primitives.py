@@ -20,14 +20,8 @@ from tinygrad.graph.uop import UOp
 from tinygrad.renderer import Renderer
 
 
-def _with_byte_dot(total: UOp, a: UOp, b: UOp) -> UOp | None:
-    """A sum with a dot product of bytes, which adds it up itself."""
-    if Ops.DP4A not in (a.op, b.op):
-        return None
-    return _added(a, b) if b.op is Ops.DP4A else _added(b, a)
-
-
 def _added(x: UOp, to: UOp) -> UOp:
+    """A sum with a dot product of bytes, which adds it up itself."""
     if to.op is Ops.DP4A:
         return to.replace(src=(*to.src[:2], _added(x, to.src[2])))
     is_nothing = to.op is Ops.CONST and to.arg == 0
@@ -35,7 +29,7 @@ def _added(x: UOp, to: UOp) -> UOp:
 
 
 byte_dots = RewriteTable("dot products of bytes", [
-    Rule("sum", node(Ops.ADD, any_node("a"), any_node("b"), name="total"), _with_byte_dot),
+    Rule("sum", node(Ops.ADD, any_node("x"), node(Ops.DP4A, name="to")), _added),
 ])
 
 

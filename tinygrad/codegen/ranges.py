@@ -14,12 +14,12 @@ ACCUMULATING = (Ops.REDUCE, Ops.STAGE, Ops.SCATTER)
 
 def all_ranges(nest: UOp) -> list[UOp]:
     """Every RANGE of the nest, by identity."""
-    return sorted((n for n in nest.toposort() if n.op is Ops.RANGE), key=lambda r: r.arg[0])
+    return sorted((n for n in nest.toposort() if n.op is Ops.RANGE), key=lambda r: r.identity)
 
 
 def is_plain(r: UOp) -> bool:
     """True for a loop of a fixed number of iterations."""
-    return r.arg[1] is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
+    return r.kind is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
 
 
 def iterations(ranges: Iterable[UOp]) -> int:
@@ -41,9 +41,9 @@ def range_named(nest: UOp, identity: int) -> UOp:
     """The RANGE of this identity. Raises ValueError where the nest has none."""
     ranges = all_ranges(nest)
     for r in ranges:
-        if r.arg[0] == identity:
+        if r.identity == identity:
             return r
-    names = ", ".join(f"r{r.arg[0]}" for r in ranges)
+    names = ", ".join(f"r{r.identity}" for r in ranges)
     raise ValueError(f"the nest has no range r{identity}, only {names}")
 
 
@@ -104,12 +104,12 @@ def _separated(nest: UOp, places: bool) -> UOp:
         loops: list[UOp] = []
         for r in closed:
             here = new.ranges, tuple(loops)
-            over = below if r.arg[1] is RangeKind.LOOP else ()
+            over = below if r.kind is RangeKind.LOOP else ()
             choices = known.setdefault(r, [r])
             own = next((c for c in choices if c not in over
                         and not (places and place_of.setdefault(c, here) != here)), None)
             if own is None:
-                own = r.replace(arg=(next(identities), r.arg[1]))
+                own = r.replace(arg=(next(identities), r.kind))
                 choices.append(own)
                 place_of[own] = here
             loops.append(own)

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinygrad.codegen.collapse import simplified, solved_for
-from tinygrad.codegen.predicate import reduce_identity
+from tinygrad.codegen.collapse import masked, simplified, solved_for
 from tinygrad.codegen.ranges import is_plain
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import conjuncts
@@ -54,13 +53,13 @@ def segment_sums(nest: UOp) -> Iterator[SegmentSum]:
     if any(s.closed_ranges != loops for s in nest.src):
         return
     for node in nest.toposort():
-        masked = _masked_addends(node) if node.op is Ops.REDUCE else []
-        if not masked or not all(map(is_plain, (r for r in loops if r in node.ranges))):
+        parts = _masked_addends(node) if node.op is Ops.REDUCE else []
+        if not parts or not all(map(is_plain, (r for r in loops if r in node.ranges))):
             continue
         for loop in loops:
-            addends = [Addend(condition, value, segment) for condition, value in masked
+            addends = [Addend(condition, value, segment) for condition, value in parts
                        if (segment := _segment(condition, loop, node.closed_ranges)) is not None]
-            if len(addends) == len(masked):
+            if len(addends) == len(parts):
                 yield SegmentSum(node, loop, tuple(addends))
 
 
@@ -74,12 +73,12 @@ def _masked_addends(node: UOp) -> list[tuple[UOp, UOp]]:
     """(condition, value) of each addend of what a REDUCE over loops adds up; none where one has no condition
     under which it changes nothing."""
     closed = node.closed_ranges
-    if len(node.src) != 1 + len(closed) or not closed or any(r.arg[1] is not RangeKind.LOOP for r in closed):
+    if len(node.src) != 1 + len(closed) or not closed or any(r.kind is not RangeKind.LOOP for r in closed):
         return []
     if node.arg not in (Ops.ADD, Ops.MAX, Ops.MUL) or node.dtype.is_bool:
         return []
-    found = [_masked(addend, node.arg) for addend in _addends(node.src[0], node.arg)]
-    return [] if None in found else [masked for masked in found if masked is not None]
+    found = [masked(addend, node.arg) for addend in _addends(node.src[0], node.arg)]
+    return [] if None in found else [each for each in found if each is not None]
 
 
 def _addends(value: UOp, op: Ops) -> list[UOp]:
@@ -92,19 +91,3 @@ def _addends(value: UOp, op: Ops) -> list[UOp]:
             and source.dtype.itemsize < value.dtype.itemsize:
         return [a for s in source.src for a in _addends(simplified(Ops.CAST, value.dtype, s), op)]
     return [a for s in value.src for a in _addends(s, op)] if value.op is Ops.ADD else [value]
-
-
-def _masked(value: UOp, op: Ops) -> tuple[UOp, UOp] | None:
-    """(condition, value) of what changes nothing in a reduce by `op` where the condition does not hold."""
-    identity = reduce_identity(op, value.dtype)
-    if value.op is Ops.CAST and value.src[0].dtype.is_bool and op is Ops.ADD:
-        return value.src[0], UOp.const(1, value.dtype)
-    if value.op is Ops.CAST and value.src[0].op is Ops.WHERE:  # half types are summed in float32
-        condition, *either = value.src[0].src
-        value = condition.where(*(simplified(Ops.CAST, value.dtype, v) for v in either))
-    if value.op is not Ops.WHERE:
-        return None
-    condition, value, other = value.src
-    if other is identity:
-        return condition, value
-    return (condition.logical_not(), other) if value is identity else None

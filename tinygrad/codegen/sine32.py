@@ -19,16 +19,14 @@ from tinygrad.codegen.transcendental import (
     _fast_two_sum,
     _number,
     _pi,
-    _polynomial,
-    _replaced,
-    _sin,
+    _sign_and_magnitude,
+    _sine_and_cosine,
     _two_product,
     elementary_functions,
+    sine_rule,
 )
 from tinygrad.dtype import dtypes
-from tinygrad.graph.elementary import argument_of_cosine
-from tinygrad.graph.ops import Ops
-from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
+from tinygrad.graph.rewrite import RewriteTable
 from tinygrad.graph.uop import UOp
 
 NEAR = 0.75
@@ -87,9 +85,7 @@ def _turns(magnitude: UOp) -> tuple[UOp, UOp, UOp, UOp]:
 
 def sin_in_32_bits(x: UOp, cosine: bool) -> UOp:
     """sin(x), or cos(x), of float32."""
-    bits = x.bitcast(dtypes.uint32)
-    sign = bits & 2**31
-    magnitude = (bits ^ sign).bitcast(dtypes.float32)
+    sign, magnitude = _sign_and_magnitude(x)
     near = magnitude < NEAR
     quarter, before, turns, turns_low = _turns(near.where(_number(NEAR, x), magnitude))
     r, r_low = _two_product(turns, _number(TAU, x))
@@ -98,13 +94,7 @@ def sin_in_32_bits(x: UOp, cosine: bool) -> UOp:
     quarter = near.where(_number(0, quarter), quarter) + int(cosine)
     flipped = near.where(_number(0, sign), before.where(_number(2**31, sign), _number(0, sign)))
 
-    square = r * r
-    half_square = square * 0.5
-    lead = 1.0 - half_square  # near cos(r): sin(r + r_low) is sin(r) + cos(r) * r_low
-    sine = r + (r * square).mulacc(_polynomial(square, SIN), lead * r_low)
-    rest = ((1.0 - lead) - half_square) - r * r_low
-    ahead = lead + (square * square).mulacc(_polynomial(square, COS), rest)
-
+    sine, ahead = _sine_and_cosine(r, r_low, SIN, COS)
     is_ahead = (quarter & 1).ne(0)
     value = is_ahead.where(ahead, sine).bitcast(dtypes.uint32)
     value = value ^ is_ahead.where(_number(0, flipped), flipped) ^ (quarter >> 1) << 31
@@ -112,14 +102,7 @@ def sin_in_32_bits(x: UOp, cosine: bool) -> UOp:
     return (magnitude < math.inf).where(result, math.nan)
 
 
-def _sin_of_any(angle: UOp) -> UOp:
-    if angle.dtype.scalar is not dtypes.float32:
-        return _sin(angle)
-    x = argument_of_cosine(angle)
-    return sin_in_32_bits(angle, False) if x is None else sin_in_32_bits(x, True)
-
-
 elementary_functions_in_32_bits = RewriteTable("elementary functions as arithmetic without float64", [
-    Rule("sin", node(Ops.SIN, any_node("x"), name="whole"), _replaced(lambda _, x: _sin_of_any(x))),
+    sine_rule(sin_in_32_bits),
 ]) + elementary_functions
 """As `elementary_functions`."""

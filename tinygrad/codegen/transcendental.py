@@ -75,6 +75,11 @@ class Format:
         return high, float(self.dtype.numpy.type(_LN2 - Fraction(high)))
 
     @property
+    def rounding(self) -> float:
+        """What rounds a number to an integer when it is added: that is in the low bits then."""
+        return float(1.5 * 2.0**self.fraction)
+
+    @property
     def powers(self) -> tuple[int, int]:
         """Powers of two below which all are 0, and from which on all are infinite."""
         return -(self.bias + self.fraction), self.bias + 1
@@ -87,7 +92,7 @@ def _float32(*values: float) -> tuple[float, ...]:
     return tuple(float(np.float32(v)) for v in values)
 
 
-_FORMATS = {f.dtype: f for f in (
+WIDE_FORMATS = {f.dtype: f for f in (
     Format(
         dtypes.float32, dtypes.uint32, 23, 127,
         # relative error of 2**f: 2**-28.1
@@ -143,7 +148,7 @@ def _polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
     return value
 
 
-def _two_sum(a: UOp, b: UOp) -> tuple[UOp, UOp]:
+def two_sum(a: UOp, b: UOp) -> tuple[UOp, UOp]:
     """The rounded sum and its exact error (Knuth)."""
     total = a + b
     part = total - a
@@ -165,49 +170,35 @@ def _two_product(a: UOp, b: UOp) -> tuple[UOp, UOp]:
 # --- 2**x and its inverse -----------------------------------------------------------------------------------
 
 
-def _exp2(x: UOp, is_weight: bool) -> UOp:
-    """2**x. Adding 1.5 * 2**fraction rounds to an integer."""
-    form = _FORMATS[x.dtype.scalar]
-    lowest, highest = form.powers
-    vanishes, bounded = _bounded(x, 1 - form.bias if is_weight else lowest, highest)
-    rounding = 1.5 * 2.0**form.fraction
-    n = (bounded + rounding) - rounding
-    return vanishes.where(0, _polynomial(bounded - n, (1.0, *form.exp2))).alu(Ops.LDEXP, n)
-
-
-def _exp(x: UOp, is_weight: bool) -> UOp:
-    """e**x, with r = x - n ln(2) rounded once: the first of its two steps is exact."""
-    form = _FORMATS[x.dtype.scalar]
-    lowest, highest = form.powers
-    least = math.ceil((1 - form.bias) * math.log(2)) if is_weight else math.floor(lowest * math.log(2))
-    vanishes, bounded = _bounded(x, least, math.ceil(highest * math.log(2)))
-    rounding = 1.5 * 2.0**form.fraction
-    n = bounded.mulacc(form.log2_lead, rounding) - rounding
-    high, low = form.ln2
-    r = n.mulacc(-low, n.mulacc(-high, bounded))
-    return vanishes.where(0, _polynomial(r, (1.0, *form.exp))).alu(Ops.LDEXP, n)
-
-
-def _bounded(x: UOp, lowest: float, highest: float) -> tuple[UOp, UOp]:
-    """Whether x is below `lowest`, where its power is 0; and x within the bounds. NaN stays.
-
-    A power that vanishes is 0 times another one, not one scaled until nothing is left of it: processors take
-    a hundred cycles and more where a result is too small for its format (e**x of 524,288 numbers about -1000
-    on two Intel cores: 1.30 ms, and 0.13 so).
-    """
-    vanishes = x < lowest
-    raised = vanishes.where(lowest, x)
-    return vanishes, (raised > highest).where(highest, raised)
-
-
 WEIGHT = "weight"
 """The argument of an EXP2 whose result may be 0 where it is no normal number (`softmax_weights.py`)."""
 
 
 def _power(power: UOp, exponent: UOp) -> UOp:
-    x = argument_of_exponential(exponent)
-    is_weight = power.arg == WEIGHT
-    return _exp2(exponent, is_weight) if x is None else _exp(x, is_weight)
+    """2**exponent, or e**x, with r = x - n ln(2) rounded once: the first of its two steps is exact. Adding
+    1.5 * 2**fraction rounds to an integer.
+
+    A power that vanishes is 0 times another one, not one scaled until nothing is left of it: processors take
+    a hundred cycles and more where a result is too small for its format (e**x of 524,288 numbers about -1000
+    on two Intel cores: 1.30 ms, and 0.13 so). NaN stays.
+    """
+    form = WIDE_FORMATS[exponent.dtype.scalar]
+    natural = argument_of_exponential(exponent)
+    x, unit = (exponent, 1.0) if natural is None else (natural, math.log(2))
+    lowest, highest = form.powers
+    least = math.ceil((1 - form.bias) * unit) if power.arg == WEIGHT else math.floor(lowest * unit)
+    most = math.ceil(highest * unit)
+    vanishes = x < least
+    raised = vanishes.where(least, x)
+    bounded = (raised > most).where(most, raised)
+    if natural is None:
+        n = (bounded + form.rounding) - form.rounding
+        value = _polynomial(bounded - n, (1.0, *form.exp2))
+    else:
+        n = bounded.mulacc(form.log2_lead, form.rounding) - form.rounding
+        high, low = form.ln2
+        value = _polynomial(n.mulacc(-low, n.mulacc(-high, bounded)), (1.0, *form.exp))
+    return vanishes.where(0, value).alu(Ops.LDEXP, n)
 
 
 def _whole_and_fraction(x: UOp, lost: UOp | None) -> tuple[UOp, UOp]:
@@ -217,7 +208,7 @@ def _whole_and_fraction(x: UOp, lost: UOp | None) -> tuple[UOp, UOp]:
     at least sqrt(2). So the exponent is n, and the bits below it say how far the mantissa lies above
     sqrt(1/2).
     """
-    form = _FORMATS[x.dtype.scalar]
+    form = WIDE_FORMATS[x.dtype.scalar]
     one = form.bias << form.fraction
     root_half = one - 2**(form.fraction + 1) + math.isqrt(2 * 4**form.fraction)
     # the biased exponent in the low bits of 2**fraction is that float plus the exponent
@@ -242,19 +233,19 @@ def _logarithm(number: UOp, of_parts: Callable[[UOp, UOp], UOp]) -> UOp:
     if rest is None:
         x, lost = number, None
     else:
-        x, lost = _two_sum(_number(1.0, rest), rest)
+        x, lost = two_sum(_number(1.0, rest), rest)
     finite_or_nan = (x < math.inf).where(of_parts(*_whole_and_fraction(x, lost)), x)
     return (x > 0).where(finite_or_nan, x.ne(0).where(_number(math.nan, x), -math.inf))
 
 
 def _log2(number: UOp) -> UOp:
-    form = _FORMATS[number.dtype.scalar]
+    form = WIDE_FORMATS[number.dtype.scalar]
     return _logarithm(number, lambda n, f: n + f.mulacc(form.log2_lead, f * _polynomial(f, form.log2)))
 
 
 def _log(number: UOp) -> UOp:
     """The natural logarithm, n ln(2) + log(1 + f)."""
-    form = _FORMATS[number.dtype.scalar]
+    form = WIDE_FORMATS[number.dtype.scalar]
     high, low = form.ln2
     return _logarithm(number, lambda n, f: n.mulacc(
         high, n.mulacc(low, (f * f).mulacc(_polynomial(f, form.log), f))))
@@ -310,6 +301,24 @@ def _select_window(words: Sequence[UOp], size: int, magnitude: UOp, bound: int, 
     return list(words)
 
 
+def _sign_and_magnitude(x: UOp) -> tuple[UOp, UOp]:
+    """The bit of the sign where it stands, and the number without it."""
+    form = WIDE_FORMATS[x.dtype.scalar]
+    bits = x.bitcast(form.bits)
+    sign = bits & 2**(form.bits.bits - 1)
+    return sign, (bits ^ sign).bitcast(form.dtype)
+
+
+def _sine_and_cosine(r: UOp, r_low: UOp, sine: Sequence[float], cosine: Sequence[float]) -> tuple[UOp, UOp]:
+    """Of r + r_low radians, at most an eighth of a turn, by polynomials as SIN_RADIANS and COS_RADIANS."""
+    square = r * r
+    half_square = square * 0.5
+    lead = 1.0 - half_square  # near cos(r): sin(r + r_low) is sin(r) + cos(r) * r_low
+    rest = ((1.0 - lead) - half_square) - r * r_low
+    return (r + (r * square).mulacc(_polynomial(square, sine), lead * r_low),
+            lead + (square * square).mulacc(_polynomial(square, cosine), rest))
+
+
 _HALF_TURNS = 1.5 * 2.0**51
 """Added to a float64, rounds it to a multiple of 1/2 whose parity is the lowest bit of the sum."""
 _QUARTER_TURNS = 1.5 * 2.0**50
@@ -330,9 +339,7 @@ def _sin_float32(x: UOp, cosine: bool) -> UOp:
     relative precision when x is next to a multiple of pi. The cosine of x is the sine of a quarter turn minus
     |x|, a difference that is exact where it matters.
     """
-    bits = x.bitcast(dtypes.uint32)
-    sign = bits & 2**31
-    magnitude = (bits ^ sign).bitcast(dtypes.float32)
+    sign, magnitude = _sign_and_magnitude(x)
     wide = (-magnitude if cosine else magnitude).cast(dtypes.float64)
     words = [_number(w, wide) for w in _WORDS32]
     a, b, c, d = _select_window(words, 4, magnitude, _BOUND32, _WIDTH32, _SHIFTS32)
@@ -371,9 +378,7 @@ def _sin_float64(x: UOp, cosine: bool) -> UOp:
     each of the two sums that can cancel; where they do cancel the sums are then exact. So the result keeps
     its relative precision down to 2**-64 of a turn, the closest that any float64 comes to a multiple of pi.
     """
-    bits = x.bitcast(dtypes.uint64)
-    sign = bits & 2**63
-    magnitude = (bits ^ sign).bitcast(dtypes.float64)
+    sign, magnitude = _sign_and_magnitude(x)
     near = magnitude < 2.0**(_WIDTH64 * _FAR)
     scaled = near.where(magnitude, magnitude * 2.0**(-_WIDTH64 * _FAR))
     words = []
@@ -392,25 +397,19 @@ def _sin_float64(x: UOp, cosine: bool) -> UOp:
     part = b_high - b_high.trunc()
     first_shift = (whole + part) + _QUARTER_TURNS
     total, error = _fast_two_sum(whole - (first_shift - _QUARTER_TURNS), part)
-    middle, middle_error = _two_sum(b_low, c_high)
+    middle, middle_error = two_sum(b_low, c_high)
     second_shift = (total + middle) + _QUARTER_TURNS
     total, error2 = _fast_two_sum(total - (second_shift - _QUARTER_TURNS), middle)
-    low, low_error = _two_sum(middle_error, c_low)
-    low, low_error2 = _two_sum(low, d_high)
-    turns, turns_low = _two_sum(total, (error + error2) + low)
+    low, low_error = two_sum(middle_error, c_low)
+    low, low_error2 = two_sum(low, d_high)
+    turns, turns_low = two_sum(total, (error + error2) + low)
     turns_low = turns_low + (scaled.mulacc(e, d_low) + (low_error + low_error2))
 
     r, r_low = _two_product(turns, _number(math.tau, x))
     r_low = turns_low.mulacc(math.tau, turns.mulacc(_TAU_LOW, r_low))
-    square = r * r
-    half_square = square * 0.5
-    lead = 1.0 - half_square  # near cos(r): sin(r + r_low) is sin(r) + cos(r) * r_low
-    sine = r + (r * square).mulacc(_polynomial(square, SIN_RADIANS), lead * r_low)
+    sine, sine_ahead = _sine_and_cosine(r, r_low, SIN_RADIANS, COS_RADIANS)
     if not cosine:
         sine = (magnitude < 2.0**-27).where(magnitude, sine)
-    rest = ((1.0 - lead) - half_square) - r * r_low
-    sine_ahead = lead + (square * square).mulacc(_polynomial(square, COS_RADIANS), rest)
-
     quadrant = first_shift.bitcast(dtypes.uint64) + second_shift.bitcast(dtypes.uint64)
     quadrant = quadrant + 1 if cosine else quadrant
     value = (quadrant & 1).ne(0).where(sine_ahead, sine)
@@ -419,10 +418,8 @@ def _sin_float64(x: UOp, cosine: bool) -> UOp:
     return (signed if cosine else signed ^ sign).bitcast(dtypes.float64)
 
 
-def _sin(angle: UOp) -> UOp:
-    x = argument_of_cosine(angle)
-    function = _sin_float64 if angle.dtype.scalar is dtypes.float64 else _sin_float32
-    return function(angle, False) if x is None else function(x, True)
+Sine = Callable[[UOp, bool], UOp]
+"""Makes sin(x), or cos(x), of x and whether it is the cosine."""
 
 
 # --- the table ----------------------------------------------------------------------------------------------
@@ -430,14 +427,25 @@ def _sin(angle: UOp) -> UOp:
 
 def _replaced(function: Callable[[UOp, UOp], UOp]) -> Callable[[UOp, UOp], UOp]:
     def replace(whole: UOp, x: UOp) -> UOp:
-        wide = x if x.dtype.scalar in _FORMATS else x.cast(dtypes.float32)
+        wide = x if x.dtype.scalar in WIDE_FORMATS else x.cast(dtypes.float32)
         return function(whole, wide).cast(x.dtype)
 
     return replace
 
 
+def sine_rule(of_float32: Sine) -> Rule:
+    """The rule for SIN, with what makes that of float32."""
+
+    def sine(_: UOp, angle: UOp) -> UOp:
+        x = argument_of_cosine(angle)
+        function = _sin_float64 if angle.dtype.scalar is dtypes.float64 else of_float32
+        return function(angle, False) if x is None else function(x, True)
+
+    return Rule("sin", node(Ops.SIN, any_node("x"), name="whole"), _replaced(sine))
+
+
 def _is_ln2(n: UOp) -> bool:
-    return n.op is Ops.CONST and bool(n.arg == math.log(2)) and n.dtype.scalar in _FORMATS
+    return n.op is Ops.CONST and bool(n.arg == math.log(2)) and n.dtype.scalar in WIDE_FORMATS
 
 
 natural_logarithms = RewriteTable("logarithms to base e as arithmetic", [
@@ -448,6 +456,6 @@ natural_logarithms = RewriteTable("logarithms to base e as arithmetic", [
 elementary_functions = RewriteTable("elementary functions as arithmetic", [
     Rule("exp2", node(Ops.EXP2, any_node("x"), name="whole"), _replaced(_power)),
     Rule("log2", node(Ops.LOG2, any_node("x"), name="whole"), _replaced(lambda _, x: _log2(x))),
-    Rule("sin", node(Ops.SIN, any_node("x"), name="whole"), _replaced(lambda _, x: _sin(x))),
+    sine_rule(_sin_float32),
 ])
 """No EXP2, LOG2 or SIN is left, and no value is further from the true one than the table at the top says."""

@@ -29,9 +29,7 @@ def tiles_of(nest: UOp) -> Tiles:
     """The LOADs along lanes that jump, where as many of them as there are lanes read a square tile."""
     groups: dict[tuple[UOp, UOp, UOp, Jump], dict[int, UOp]] = defaultdict(dict)
     for node in nest.toposort():
-        if node.op is not Ops.LOAD or len(node.src[0].src) != 2 or node.src[0].src[0].op is not Ops.PARAM:
-            continue
-        lanes = [r for r in node.ranges if r.arg[1] is RangeKind.VECTOR]
+        lanes = [r for r in node.ranges if r.kind is RangeKind.VECTOR] if _is_whole(node) else []
         if len(lanes) != 1:
             continue
         memory, offset = node.src[0].src
@@ -47,6 +45,16 @@ def tiles_of(nest: UOp) -> Tiles:
                 tile = tuple(load for load in run if load is not None)
                 tiles.update({load: (tile, k) for k, load in enumerate(tile)})
     return tiles
+
+
+def _is_whole(node: UOp) -> bool:
+    """Whether it is a LOAD from a buffer, without a condition."""
+    return node.op is Ops.LOAD and len(node.src[0].src) == 2 and node.memory.op is Ops.PARAM
+
+
+def in_each_lane(value: UOp, lane: UOp) -> list[UOp]:
+    """What an expression is in each iteration of `lane`."""
+    return [value.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent)]
 
 
 def at_lane(offset: UOp, lane: UOp, number: int, done: dict[UOp, UOp]) -> UOp:
@@ -66,42 +74,38 @@ class Jump:
 
 def jump_of(offset: UOp, lane: UOp) -> Jump | None:
     """How the lanes of an address jump; None where they do not do so regularly."""
-    terms = linear_terms(offset).terms
-    if lane in terms and not any(lane in atom.ranges for atom in terms if atom is not lane):
-        return Jump(1, terms[lane])
-    places = lane_places(offset, lane)
-    for together in GROUPS if places is not None else ():
-        if places is not None and 2 * together <= lane.extent:
-            step = places[together]
-            if places == tuple(i // together * step + i % together for i in range(lane.extent)):
-                return Jump(together, step)
+    places = lane_places(offset, lane) or (0,)
+    for together in (1, *GROUPS):
+        step = places[together] if together < len(places) else 0
+        if step and places == tuple(i // together * step + i % together for i in range(lane.extent)):
+            return Jump(together, step)
     return None
 
 
 def lane_places(offset: UOp, lane: UOp) -> tuple[int, ...] | None:
-    """How many items after the first lane's each lane is; None where that varies, or lanes are a fixed step
-    apart."""
-    if not any(lane in atom.ranges for atom in linear_terms(offset).terms if atom is not lane):
-        return None
+    """How many items after the first lane's each lane is; None where that varies."""
+    terms = linear_terms(offset).terms
+    if not any(lane in atom.ranges for atom in terms if atom is not lane):
+        return tuple(i * terms.get(lane, 0) for i in range(lane.extent))
     if any(n.op is Ops.LOAD and lane in n.ranges for n in offset.toposort()):  # what is read says where
         return None
-    places = [offset.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent)]
+    places = in_each_lane(offset, lane)
     distances = [linear_terms(place - places[0]) for place in places]
     return None if any(terms for terms, _ in distances) else tuple(constant for _, constant in distances)
 
 
-def strided_vector(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
+def are_adjacent(offset: UOp, lane: UOp) -> bool:
+    """Whether the lanes' items lie side by side."""
+    return lane_places(offset, lane) == tuple(range(lane.extent))
+
+
+def strided_vector(load: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp | None:
     """A LOAD along lanes a few items apart (every second one of a row, or one after the other backwards): the
     vectors that hold them all, and shuffles. None for other LOADs."""
-    lanes = [r for r in load.ranges if r.arg[1] is RangeKind.VECTOR]
-    if len(load.src[0].src) != 2 or len(lanes) != 1:
+    jump = jump_of(load.offset, lane) if _is_whole(load) else None
+    if jump is None or jump == Jump(1, 1) or jump.together > 1 or abs(jump.step) > MOST_STRIDE:
         return None
-    (lane,), (memory, offset) = lanes, load.src[0].src
-    step = linear_terms(offset)[0].get(lane, 0)
-    count = lane.extent
-    if step in (0, 1) or abs(step) > MOST_STRIDE or lane in (offset - lane * step).ranges or \
-            memory.op is not Ops.PARAM:
-        return None
+    (memory, offset), step, count = load.src[0].src, jump.step, lane.extent
     start = at_lane(offset, lane, 0 if step > 0 else count - 1, done)
     places = [abs(step) * (i if step > 0 else count - 1 - i) for i in range(count)]
     last = max(places)
@@ -133,27 +137,22 @@ def interleaved_runs(load: UOp, lane: UOp) -> Runs | None:
     for count in GROUPS:
         in_turn = tuple(places[i % count] + i // count for i in range(lane.extent))
         if 2 * count <= lane.extent and places == in_turn:
-            conditions = _conditions_of_runs(valid[0], lane, count) if valid else ()
-            return None if conditions is None else Runs(places[:count], conditions)
+            conditions = [c for v in valid for c in in_each_lane(v, lane)]
+            differ_in_run = any(c is not conditions[i % count] for i, c in enumerate(conditions))
+            return None if differ_in_run else Runs(places[:count], tuple(conditions[:count]))
     return None
 
 
-def _conditions_of_runs(valid: UOp, lane: UOp, count: int) -> tuple[UOp, ...] | None:
-    """The condition of each run; None where it differs inside one."""
-    each = [valid.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent)]
-    return tuple(each[:count]) if all(c is each[i % count] for i, c in enumerate(each)) else None
-
-
-def interleaved_vector(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
+def interleaved_vector(load: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp | None:
     """A LOAD whose lanes come from runs in turn: the runs loaded whole, and shuffles. None for other
     LOADs."""
-    lanes = [r for r in load.ranges if r.arg[1] is RangeKind.VECTOR]
-    if len(lanes) != 1 or (runs := interleaved_runs(load, lanes[0])) is None or 1 in runs.starts:
+    runs = interleaved_runs(load, lane)
+    if runs is None or 1 in runs.starts:
         return None
-    count, (memory, offset) = lanes[0].extent, load.src[0].src[:2]
-    start = at_lane(offset, lanes[0], 0, done)
-    part = load.dtype.vec(count // len(runs.starts))
-    conditions = [at_lane(condition, lanes[0], 0, done) for condition in runs.conditions]
+    memory, offset = load.src[0].src[:2]
+    start = at_lane(offset, lane, 0, done)
+    part = load.dtype.vec(lane.extent // len(runs.starts))
+    conditions = [at_lane(condition, lane, 0, done) for condition in runs.conditions]
     addresses = [memory.index(start + at, *conditions[i:i + 1]) for i, at in enumerate(runs.starts)]
     vectors = [UOp.new(Ops.LOAD, part, (address,)) for address in addresses]
     while len(vectors) > 1:  # runs i and i + half in turn, so that all are in order at last
@@ -168,25 +167,16 @@ def interleaved_vector(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
 def rows_of_tile(load: UOp, lane: UOp) -> tuple[int, ...] | None:
     """How many items after the first one each element of a tile lies, where a LOAD reads the tile's rows from
     places a fixed distance apart; None where it does otherwise, or all lie side by side."""
-    if len(load.src[0].src) != 2:
-        return None
-    offset = load.src[0].src[1]
+    places = lane_places(load.offset, lane) if len(load.src[0].src) == 2 else None
     length = ROW_BYTES // load.dtype.itemsize
-    along = UOp.range(length, lane.arg[0], RangeKind.VECTOR)
-    rows = [linear_terms(offset.substitute({lane: along + i * length})) for i in range(lane.extent // length)]
-    starts = [constant for _, constant in rows]
-    step = starts[1] - starts[0]
-    regular = all(terms == rows[0].terms and terms.get(along) == 1 for terms, _ in rows) and \
-        not any(along in atom.ranges for atom in rows[0].terms if atom is not along) and \
-        all(start == starts[0] + i * step for i, start in enumerate(starts))
-    if not regular or step == length:
+    if places is None or places[length] == length or \
+            places != tuple(i // length * places[length] + i % length for i in range(lane.extent)):
         return None
-    return tuple(i // length * step + i % length for i in range(lane.extent))
+    return places
 
 
-def transposed_vectors(tile: tuple[UOp, ...], done: dict[UOp, UOp]) -> list[UOp]:
+def transposed_vectors(tile: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -> list[UOp]:
     """The vectors of a tile, one for each of its LOADs."""
-    (lane,) = (r for r in tile[0].ranges if r.arg[1] is RangeKind.VECTOR)
     memory, offset = tile[0].src[0].src
     dtype = tile[0].dtype.vec(lane.extent)
     jump = jump_of(offset, lane)
