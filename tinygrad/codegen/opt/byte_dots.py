@@ -48,7 +48,7 @@ class ByteDotChooser(Chooser):
     def dot_bytes(self) -> None:
         """Every sum over the bytes of words as one operation."""
         while self.machine.has_byte_dots and (found := byte_dots(self.nest)):
-            self.take(ByteDot(found[0].arg[0]))
+            self.take(ByteDot(found[0].identity))
 
     def tile_byte_dots(self) -> bool:
         """Take the Opts of a kernel made of such dot products; False where it is none."""
@@ -60,11 +60,11 @@ class ByteDotChooser(Chooser):
         if sides is None:
             return False
         for r in self.word_ranges():
-            self.take(Unroll(r.arg[0], r.extent))
+            self.take(Unroll(r.identity, r.extent))
         outer = [r for r in self.nest.src[0].closed_ranges if r not in sides.rows and r is not sides.lane]
         lane, row = sides.lane, max(sides.rows, key=lambda r: r.extent, default=None)
         for r in reversed(outer):
-            self.take(Swap(r.arg[0]))
+            self.take(Swap(r.identity))
         width, around = self.width(lane), prod(r.extent for r in outer)
         most = MOST_VECTORS if row is None or self.machine.registers >= MANY_REGISTERS else 1
         vectors = tile_size(ceildiv(lane.extent, width), most)
@@ -74,11 +74,11 @@ class ByteDotChooser(Chooser):
         if row is not None:
             rows = tile_size(row.extent, max(1, self.machine.registers * TILE_REGISTERS // 32 // vectors))
         self.note("a tile of dot products of bytes", rows=rows, vectors=vectors)
-        tiles = self.outer_after(Vector(lane.arg[0], self.width(lane)))
+        tiles = self.outer_after(Vector(lane.identity, self.width(lane)))
         if tiles is not None and vectors > 1:
             self.take(Upcast(tiles, vectors))
         if row is not None and rows > 1:
-            self.take(Upcast(row.arg[0], rows))
+            self.take(Upcast(row.identity, rows))
         return True
 
     def keeps_busy(self, count: int) -> bool:
@@ -95,11 +95,11 @@ class ByteDotChooser(Chooser):
 
     def split_at_tiles(self, words: UOp) -> None:
         """Loops over outputs split where the words of a weight lie in tiles of neighbouring rows."""
-        for r in sorted(output_ranges(self.nest) & words.ranges, key=lambda r: r.arg[0]):
+        for r in sorted(output_ranges(self.nest) & words.ranges, key=lambda r: r.identity):
             sizes = {n.src[1].arg for n in words.toposort() if n.op is Ops.MOD and n.src[0] is r
                      and n.src[1].op is Ops.CONST}
             if len(sizes) == 1 and r.extent % (size := sizes.pop()) == 0 and 1 < size < r.extent:
-                self.take(Split(r.arg[0], size))
+                self.take(Split(r.identity, size))
 
     def dot_sides(self) -> DotSides | None:
         """Which ranges are on which side; None where no lanes run along words side by side."""
@@ -112,9 +112,9 @@ class ByteDotChooser(Chooser):
         lanes = [r for r in own if self.can_vector(r) and all(a.step(r) == 1 for a in loads)]
         if not lanes:
             return None
-        lane = max(lanes, key=lambda r: (r.extent, -r.arg[0]))
+        lane = max(lanes, key=lambda r: (r.extent, -r.identity))
         others = dot.src[1].ranges - dot.src[0].ranges
-        rows = tuple(r for r in stores[0].closed_ranges if r in others and r.arg[1] is RangeKind.LOOP)
+        rows = tuple(r for r in stores[0].closed_ranges if r in others and r.kind is RangeKind.LOOP)
         return DotSides(lane, rows)
 
     def word_ranges(self) -> list[UOp]:

@@ -130,7 +130,7 @@ def attention_loops(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: U
             found = matrix_product(node, unit, m, n, key)
             products = found or products
         elif key in node.ranges and query in node.ranges and node.closed_ranges:
-            if len(node.closed_ranges) != 1 or node.closed_ranges[0].arg[1] is not RangeKind.LOOP:
+            if len(node.closed_ranges) != 1 or node.closed_ranges[0].kind is not RangeKind.LOOP:
                 return None
             m, n = (key, query) if how.transposed else (query, key)
             scores = matrix_product(node, unit, m, n, node.closed_ranges[0])
@@ -143,12 +143,12 @@ def attention_loops(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: U
     return AttentionLoops(query, key, column, tiles, scores, products)
 
 
-def attention_on_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp], rows: int) -> UOp:
+def attention_on_unit(nest: UOp, query: UOp, key: UOp, column: UOp, unit: MatrixUnit, rows: int) -> UOp:
     """The nest with its attention over the ranges of queries, of a tile's keys and of columns on `unit`; each
     warp has so many tiles of rows. Raises ValueError where there is no such attention."""
-    attention, how = attention_loops(nest, unit, *ranges), layout_conversion(unit)
+    attention, how = attention_loops(nest, unit, query, key, column), layout_conversion(unit)
     if attention is None or how is None:
-        raise ValueError(f"{unit} can do no product over r{ranges[1].arg[0]} and what it is made of")
+        raise ValueError(f"{unit} can do no product over r{key.identity} and what it is made of")
     return _OnUnit(nest, unit, attention, how, rows).nest_after()
 
 

@@ -31,7 +31,7 @@ def interchange(nest: UOp, loop: UOp, lanes: int) -> UOp:
     added up `lanes` items at once. Raises ValueError where there is none."""
     found = [n for n in nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges and loop in n.ranges]
     if not found:
-        raise ValueError(f"no sum changes with r{loop.arg[0]}")
+        raise ValueError(f"no sum changes with r{loop.identity}")
     identities = itertools.count(fresh_identity(nest))
     return separate_loops(nest.substitute({n: _in_memory(n, loop, lanes, identities) for n in found}),
                           places=False)
@@ -40,8 +40,8 @@ def interchange(nest: UOp, loop: UOp, lanes: int) -> UOp:
 def _in_memory(reduce: UOp, loop: UOp, lanes: int, identities: Iterator[int]) -> UOp:
     """The REDUCE as a load of an item of memory, to which its values were added over all of `loop`."""
     own = {r: r.replace(arg=(next(identities), r.arg[1])) for r in reduce.closed_ranges}
-    walked = [r for r in own.values() if r.arg[1] is RangeKind.LOOP]
-    written_out = [r for r in own.values() if r.arg[1] is not RangeKind.LOOP]
+    walked = [r for r in own.values() if r.kind is RangeKind.LOOP]
+    written_out = [r for r in own.values() if r.kind is not RangeKind.LOOP]
     if lanes > 1 and loop.extent % lanes == 0 and loop.extent > lanes:
         vectors = UOp.range(loop.extent // lanes, next(identities))
         lane = UOp.range(lanes, next(identities), RangeKind.VECTOR)

@@ -49,8 +49,8 @@ class LaneChooser(Chooser):
     def vectorise_groups(self) -> None:
         """Lanes for the outputs' loops and for each reduce's, whichever serves; never two for one value."""
         done: set[int] = set()
-        while (group := next((g for g in self.loop_groups() if g[0].arg[0] not in done), None)) is not None:
-            done.add(group[0].arg[0])
+        while (group := next((g for g in self.loop_groups() if g[0].identity not in done), None)) is not None:
+            done.add(group[0].identity)
             self.vectorise(*group)
 
     def loop_groups(self) -> list[tuple[UOp, list[UOp]]]:
@@ -60,22 +60,22 @@ class LaneChooser(Chooser):
         reduces = [n for n in nodes if n.op is Ops.REDUCE and n.closed_ranges]
         longest_first = sorted(self.nest.src, key=lambda s: -prod(r.extent for r in s.closed_ranges))
         for store in longest_first:
-            plain = [r for r in store.closed_ranges if r.arg[1] is RangeKind.LOOP]
-            if not plain or any(r.arg[1] is RangeKind.VECTOR for r in store.closed_ranges):
+            plain = [r for r in store.closed_ranges if r.kind is RangeKind.LOOP]
+            if not plain or any(r.kind is RangeKind.VECTOR for r in store.closed_ranges):
                 continue
             rows = frozenset[UOp]().union(*(n.ranges for n in reduces if not n.ranges >= set(plain)))
             inside = [n for n in reduces if n.ranges >= set(plain)]
             candidates = [r for r in plain if r not in rows]
-            candidates += [r for n in inside for r in n.closed_ranges if r.arg[1] is RangeKind.LOOP]
+            candidates += [r for n in inside for r in n.closed_ranges if r.kind is RangeKind.LOOP]
             candidates += [r for r in plain if r in rows]
             if candidates:
                 groups.append((plain[-1], list(dict.fromkeys(candidates))))
         for node in reduces:
-            loops = [r for r in node.closed_ranges if r.arg[1] is RangeKind.LOOP]
+            loops = [r for r in node.closed_ranges if r.kind is RangeKind.LOOP]
             if loops:
                 groups.append((loops[-1], loops))
         for node in nodes:
-            if node.op is Ops.STAGE and node.closed_ranges[-1].arg[1] is RangeKind.LOOP:
+            if node.op is Ops.STAGE and node.closed_ranges[-1].kind is RangeKind.LOOP:
                 groups.append((node.closed_ranges[-1], [node.closed_ranges[-1]]))
         return groups
 
@@ -87,7 +87,7 @@ class LaneChooser(Chooser):
         if not scored:
             return
         cost, _, best = min(scored, key=lambda s: s[:2])
-        self.note("an item, against 1 without lanes", **{f"r{r.arg[0]}_as_lanes": c for c, _, r in scored})
+        self.note("an item, against 1 without lanes", **{f"r{r.identity}_as_lanes": c for c, _, r in scored})
         if cost >= 1.0:
             return
         self.vector_opts(best, self.whole_width(best))
@@ -145,7 +145,7 @@ class LaneChooser(Chooser):
         if is_stage_range(self.nest, r):
             several = 0
         across = None if reduces else self.line_range(r)
-        outer = self.outer_after(Vector(r.arg[0], width))
+        outer = self.outer_after(Vector(r.identity, width))
         if across is not None:
             self.tile_transpose(outer, across, width)
             return
@@ -164,7 +164,7 @@ class LaneChooser(Chooser):
         for node in self.nest.toposort():
             closed = node.closed_ranges
             if node.op is Ops.REDUCE and closed and closed[-1].extent >= 2 * MOST_COLUMNS:
-                self.take(Unroll(closed[-1].arg[0], 2))
+                self.take(Unroll(closed[-1].identity, 2))
                 return
 
     def columns_at_once(self, r: UOp, width: int, sums: int) -> int:
@@ -209,7 +209,7 @@ class LaneChooser(Chooser):
         2.4)."""
         if lanes is None or lines is None:
             return
-        order = [r.arg[0] for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
+        order = [r.identity for r in self.nest.src[0].closed_ranges if r.kind is RangeKind.LOOP]
         if len(self.nest.src) > 1 or lanes not in order or lines not in order or self.has_statistics():
             return
         wanted = [r for r in order if r not in (lanes, lines)] + [lanes, lines]
@@ -233,9 +233,9 @@ class LaneChooser(Chooser):
                 continue
             for store in self.nest.src:
                 for r in store.closed_ranges:
-                    is_long = r.extent >= LINE_ITEMS and r.arg[1] is RangeKind.LOOP
+                    is_long = r.extent >= LINE_ITEMS and r.kind is RangeKind.LOOP
                     if r is not lane and access.step(r) == 1 and is_long:
-                        return int(r.arg[0])
+                        return int(r.identity)
         return None
 
     def write_out_windows(self) -> None:
@@ -244,17 +244,17 @@ class LaneChooser(Chooser):
         outside the image is known early. Of large windows the innermost taps alone are written out."""
         taps, across = self.windows()
         for r in taps if across else self.short_sums(taps):
-            self.take(Unroll(r.arg[0], r.extent))
+            self.take(Unroll(r.identity, r.extent))
         for loop in across:
             if (size := tile_size(loop.extent, MOST_OVERLAPPING)) > 1:
-                self.take(Upcast(loop.arg[0], size))
+                self.take(Upcast(loop.identity, size))
 
     def short_sums(self, taps: list[UOp]) -> list[UOp]:
         """Those of the taps, the innermost first, that make no long body written out, where no window shares
         what it loads with another (32 parts of a weight's gradient, added up in 16 vectors: 512 loads took
         twice as long as a loop, and five times as long to compile)."""
         reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE]
-        vectors = max((prod(r.extent for r in n.ranges if r.arg[1] is RangeKind.UNROLL) for n in reduces),
+        vectors = max((prod(r.extent for r in n.ranges if r.kind is RangeKind.UNROLL) for n in reduces),
                       default=1)
         values = [*reduces, *(n for n in self.nest.toposort() if n.op is Ops.LOAD or is_computed(n))]
         short: list[UOp] = []
@@ -274,7 +274,7 @@ class LaneChooser(Chooser):
         taps = list(dict.fromkeys(r for n in reduces for r in n.closed_ranges))
         if not taps or len(reduces) > len(self.nest.src) or self.has_statistics() or \
                 any(n.closed_ranges != tuple(taps) for n in reduces) or \
-                any(r.arg[1] is not RangeKind.LOOP for r in taps):
+                any(r.kind is not RangeKind.LOOP for r in taps):
             return [], []
         sizes = itertools.accumulate((r.extent for r in reversed(taps)), operator.mul)
         small = [r for r, written in zip(reversed(taps), sizes, strict=True) if written <= MOST_TAPS]
@@ -291,7 +291,7 @@ class LaneChooser(Chooser):
                 reach = [(abs(load.step(t) or 0), t.extent) for t in taps]
                 shared = any(own and abs(step or 0) % own == 0 and abs(step or 0) < own * count
                              for own, count in reach)
-                if step and shared and r.arg[1] is RangeKind.LOOP:
+                if step and shared and r.kind is RangeKind.LOOP:
                     return r
         return None
 
@@ -320,7 +320,7 @@ def reading_cost(step: int | None) -> float:
 
 def stores_vectors(store: UOp) -> bool:
     """True if the lanes of the STORE fill aligned places of memory."""
-    lanes = [r for r in store.closed_ranges if r.arg[1] is RangeKind.VECTOR]
+    lanes = [r for r in store.closed_ranges if r.kind is RangeKind.VECTOR]
     if len(lanes) != 1 or len(store.src[0].src) == 3:
         return False
     offset = store.src[0].src[1]

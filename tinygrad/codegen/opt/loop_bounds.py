@@ -80,7 +80,7 @@ def _loops_of_stores(nest: UOp) -> list[UOp]:
     others = {r for n in nest.toposort() if n.op in ACCUMULATING for r in n.closed_ranges}
     masked = [store for store in nest.src if len(store.src[0].src) == 3]
     closed = dict.fromkeys(r for store in masked for r in store.closed_ranges)
-    return [r for r in closed if r.arg[1] is RangeKind.LOOP and len(r.src) == 1
+    return [r for r in closed if r.kind is RangeKind.LOOP and len(r.src) == 1
             and r.src[0].op is Ops.CONST and r not in others]
 
 
@@ -101,7 +101,7 @@ def _end_of_store(store: UOp, loop: UOp) -> UOp | None:
     """Where one STORE writes no further, by those conditions of it that end `loop`."""
     at = store.src[0]
     around = store.closed_ranges[:store.closed_ranges.index(loop)]
-    outer = frozenset(r for r in around if r.arg[1] not in _AT_ONCE)
+    outer = frozenset(r for r in around if r.kind not in _AT_ONCE)
     end: UOp | None = None
     for condition in conjuncts(at.src[2]) if len(at.src) == 3 else []:
         difference = below_zero(condition)
@@ -148,10 +148,10 @@ def _loop_over_less(nest: UOp) -> tuple[UOp, UOp, UOp] | None:
     after the last), if it need not run everywhere."""
     for node in nest.toposort():
         value, loop = node.src if node.op is Ops.RUNNING else (node, node)
-        if value is node or loop.arg[1] is not RangeKind.LOOP or loop.src[0].op is not Ops.CONST or \
+        if value is node or loop.kind is not RangeKind.LOOP or loop.src[0].op is not Ops.CONST or \
                 len(loop.src) != 1:
             continue
-        outer = frozenset(r for r in node.ranges - {loop} if r.arg[1] not in _AT_ONCE)
+        outer = frozenset(r for r in node.ranges - {loop} if r.kind not in _AT_ONCE)
         span = _span_of_conditions(_conditions_of_items(value), loop, outer)
         if span is not None and (span.begin.bounds[1] > 0 or span.end.bounds[0] < loop.extent):
             return loop, span.begin, span.end
@@ -202,9 +202,9 @@ def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
     mask = mask_of(node.src[0], reduce_identity(node.arg, node.dtype))
     if mask is None:
         return None
-    outer = frozenset(r for r in node.ranges if r.arg[1] not in _AT_ONCE)
+    outer = frozenset(r for r in node.ranges if r.kind not in _AT_ONCE)
     for loop in closed:
-        if loop.arg[1] is RangeKind.LOOP and len(loop.src) == 1:
+        if loop.kind is RangeKind.LOOP and len(loop.src) == 1:
             span = _span_of_conditions(conjuncts(mask), loop, outer)
             if span is not None:
                 return loop, span
@@ -362,14 +362,14 @@ def _guarded_reads(nest: UOp) -> list[Read]:
 def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
     """Where the outermost loop that fills `stage` may begin and end, since no reader goes further."""
     loop = stage.closed_ranges[0]
-    if len(loop.src) != 1 or loop.arg[1] is not RangeKind.LOOP:
+    if len(loop.src) != 1 or loop.kind is not RangeKind.LOOP:
         return None
     item_steps = 1
     for r in stage.closed_ranges[1:]:
         if len(r.src) != 1:
             return None
         item_steps *= r.extent
-    outer = frozenset(r for r in stage.ranges if r.arg[1] not in _AT_ONCE)
+    outer = frozenset(r for r in stage.ranges if r.kind not in _AT_ONCE)
     begins, ends = [], []
     for load, masks in reads:
         found = _bounds_of_read(load.src[0].src[1], masks, outer)

@@ -34,7 +34,7 @@ def partition(nest: UOp, loop: UOp, begins: Sequence[int]) -> UOp:
     STOREs closes it, or memory that is written is read."""
     inside = [n for n in nest.toposort() if n.op in ACCUMULATING and loop in n.closed_ranges]
     if inside or not is_plain(loop) or writes_what_it_reads(nest):
-        raise ValueError(f"r{loop.arg[0]} is no loop of outputs alone, each of them there once")
+        raise ValueError(f"r{loop.identity} is no loop of outputs alone, each of them there once")
     identities = itertools.count(fresh_identity(nest))
     stores = [store for store in nest.src if loop not in store.closed_ranges]
     cut = [store for store in nest.src if loop in store.closed_ranges]

@@ -142,11 +142,9 @@ def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: b
 # --- the change ---------------------------------------------------------------------------------------------
 
 
-def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
-                   tiles: tuple[int, int, int]) -> UOp:
+def on_matrix_unit(nest: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, *tiles: int) -> UOp:
     """The nest with the contraction over k on `unit`, by `tiles` of (m, n, k) beside each other. Raises
     ValueError where there is no such contraction, or where something else uses its ranges otherwise."""
-    m, n, k = ranges
     product = _only_product(nest, unit, m, n, k)
     reduce = product.reduce
     identity = fresh_identity(nest)
@@ -209,9 +207,9 @@ def _only_product(nest: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Matrix
     closing = [node for node in nodes if k in node.closed_ranges]
     product = matrix_product(closing[0], unit, m, n, k) if len(closing) == 1 else None
     if product is None:
-        raise ValueError(f"no contraction over r{k.arg[0]} that {unit} could do")
+        raise ValueError(f"no contraction over r{k.identity} that {unit} could do")
     if not are_of_every_store(nest, (m, n)):
-        raise ValueError(f"r{m.arg[0]} and r{n.arg[0]} are no loops of every STORE alone")
+        raise ValueError(f"r{m.identity} and r{n.identity} are no loops of every STORE alone")
     return product
 
 

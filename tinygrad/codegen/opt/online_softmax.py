@@ -97,7 +97,7 @@ def _sums_over(largest: UOp, reduces: list[UOp]) -> SoftmaxSums | None:
 def _is_plain(node: UOp) -> bool:
     """True for a REDUCE of one value over one loop of a fixed number of iterations."""
     return len(node.src) == 2 and node.src[1].op is Ops.RANGE and len(node.src[1].src) == 1 and \
-        node.src[1].src[0].op is Ops.CONST and node.src[1].arg[1] is RangeKind.LOOP
+        node.src[1].src[0].op is Ops.CONST and node.src[1].kind is RangeKind.LOOP
 
 
 def _is_shift(found: WeightedSum, largest: UOp) -> bool:
@@ -161,7 +161,7 @@ def online_softmax(nest: UOp, loop: UOp, tile: int) -> UOp:
     """The nest with the reduces over `loop` and those that use it in one loop over tiles of so many items."""
     found = online_softmax_of(nest)
     if found is None or found.loop is not loop:
-        raise ValueError(f"r{loop.arg[0]} finds no largest item that weighted sums along the row use")
+        raise ValueError(f"r{loop.identity} finds no largest item that weighted sums along the row use")
     identity = fresh_identity(nest)
     tiles = UOp.range(ceildiv(loop.extent, tile), identity)
     item = UOp.range(tile, identity + 1, RangeKind.UNROLL)

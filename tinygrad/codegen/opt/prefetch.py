@@ -56,15 +56,14 @@ class PrefetchHint:
     iterations: int = 1
 
 
-def prefetch(nest: UOp, hint: PrefetchHint) -> UOp:
-    """The nest with the hint. Raises ValueError where no load would follow it."""
-    inside = _loops_inside(nest, hint.loop) if hint.along is hint.loop else set()
-    walks = [a for a in _walks(_reads(nest), hint.along)
-             if hint.loop in a.ranges and inside.isdisjoint(a.ranges)]
+def prefetch(nest: UOp, loop: UOp, along: UOp, iterations: int) -> UOp:
+    """The nest with this hint (`PrefetchHint`). Raises ValueError where no load would follow it."""
+    inside = _loops_inside(nest, loop) if along is loop else set()
+    walks = [a for a in _walks(_reads(nest), along) if loop in a.ranges and inside.isdisjoint(a.ranges)]
     if not walks:
-        raise ValueError(f"nothing that r{hint.loop.arg[0]} loads goes on by a fixed step with "
-                         f"r{hint.along.arg[0]}")
-    return nest.substitute({a.node: a.node.replace(arg=hint.iterations * a.steps[hint.along]) for a in walks})
+        raise ValueError(f"nothing that r{loop.identity} loads goes on by a fixed step with "
+                         f"r{along.identity}")
+    return nest.substitute({a.node: a.node.replace(arg=iterations * a.steps[along]) for a in walks})
 
 
 def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
@@ -84,7 +83,7 @@ def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
 def _loops_inside(nest: UOp, loop: UOp) -> set[UOp]:
     """The loops that run anew in each iteration of `loop`."""
     return {r for n in nest.toposort() if loop in n.ranges for r in n.closed_ranges
-            if r.arg[1] in LOOPS}
+            if r.kind in LOOPS}
 
 
 def _walks(reads: list[MemoryAccess], along: UOp) -> list[MemoryAccess]:
@@ -114,9 +113,9 @@ def _without_overlap(access: MemoryAccess) -> MemoryAccess:
 def _for_next_tile(nest: UOp, reads: list[MemoryAccess]) -> PrefetchHint | None:
     """For the innermost loop of a contraction, which reads items one by one: the innermost loop around the
     tile that goes on to other lines, if it does so by fixed steps."""
-    outer = [r for r in reversed(nest.src[0].closed_ranges) if r.arg[1] in LOOPS]
+    outer = [r for r in reversed(nest.src[0].closed_ranges) if r.kind in LOOPS]
     for node in nest.toposort():
-        loops = [r for r in node.closed_ranges if r.arg[1] in LOOPS]
+        loops = [r for r in node.closed_ranges if r.kind in LOOPS]
         if not loops or contraction_of(node) is None:
             continue
         for access in reads:
@@ -142,7 +141,7 @@ def _is_in_order(access: MemoryAccess, loop: UOp) -> bool:
     """True if the loop reads many lines in order, which the processor fetches by itself: of one row, or of
     rows of its tile that lie one behind the other."""
     run = (access.step(loop) or 0) * loop.extent
-    rows = [r for r in access.ranges if r.arg[1] not in LOOPS]
+    rows = [r for r in access.ranges if r.kind not in LOOPS]
     run *= int(prod(r.extent for r in rows if access.step(r) == run))
     return _stays_in_line(access, loop) and run >= ITEMS_IN_ORDER
 
@@ -177,12 +176,12 @@ def _for_next_row(nest: UOp, rows: list[MemoryAccess], expensive: list[UOp]) -> 
     long = [a for a in rows if a.steps[row] * a.node.dtype.itemsize >= PAGE_BYTES]
     loops = {r: sum(r in n.ranges for n in expensive) for a in long for r in _inner_loops(a, row)
              if _is_read_again(a, r, rows)}
-    best = max(loops, key=lambda r: (loops[r], r.arg[0]), default=None)
+    best = max(loops, key=lambda r: (loops[r], r.identity), default=None)
     return PrefetchHint(best, row) if best is not None else None
 
 
 def _inner_loops(access: MemoryAccess, row: UOp) -> list[UOp]:
-    return [r for r in access.ranges if r is not row and r.arg[1] in LOOPS]
+    return [r for r in access.ranges if r is not row and r.kind in LOOPS]
 
 
 def _is_read_again(access: MemoryAccess, loop: UOp, walks: list[MemoryAccess]) -> bool:
@@ -198,7 +197,7 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], expensive: list[UOp]) -> 
     iterations read a short run each, far from the last; a little where they go on in order."""
     found = []
     for node in nest.toposort():
-        loops = [r for r in node.closed_ranges if r.arg[1] in LOOPS]
+        loops = [r for r in node.closed_ranges if r.kind in LOOPS]
         if node.op not in (Ops.REDUCE, Ops.STORE) or not loops:
             continue
         if node.op is Ops.REDUCE and any(loops[-1] in n.ranges for n in expensive):
@@ -207,9 +206,9 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], expensive: list[UOp]) -> 
         inside = _loops_inside(nest, loop)
         in_loops_inside = {_memory(a) for a in reads if not inside.isdisjoint(a.ranges)}
         walks = [a for a in _walks(reads, loop) if _has_lanes(a) and _memory(a) not in in_loops_inside
-                 and all(r in around for r in a.ranges if r.arg[1] in LOOPS)]
+                 and all(r in around for r in a.ranges if r.kind in LOOPS)]
         if contraction_of(node) is not None:  # of many tiles, all but the first find it in the caches
-            walks = [a for a in walks if prod(r.extent for r in node.ranges if r.arg[1] in LOOPS
+            walks = [a for a in walks if prod(r.extent for r in node.ranges if r.kind in LOOPS
                                               and r not in a.ranges) <= FEW_TILES]
         if not walks:
             continue
@@ -226,7 +225,7 @@ def _while_filling(nest: UOp, reads: list[MemoryAccess]) -> list[PrefetchHint]:
     run of a row, or along itself."""
     found = []
     for node in nest.toposort():
-        loops = [r for r in node.closed_ranges if r.arg[1] in LOOPS]
+        loops = [r for r in node.closed_ranges if r.kind in LOOPS]
         if node.op is not Ops.STAGE or not loops or _tiles_that_read(nest, node) > MOST_FILLED_FOR:
             continue
         walks = [a for a in reads if loops[-1] in a.ranges and _has_lanes(a)]
@@ -243,12 +242,12 @@ def _while_filling(nest: UOp, reads: list[MemoryAccess]) -> list[PrefetchHint]:
 def _tiles_that_read(nest: UOp, stage: UOp) -> int:
     """How often all that a stage fills is read: the iterations of loops around that, and not around it."""
     along = stage.ranges.union(*(n.ranges for n in nest.toposort() if stage in n.src))
-    return max(int(prod(r.extent for r in store.closed_ranges if r.arg[1] in LOOPS and r not in along))
+    return max(int(prod(r.extent for r in store.closed_ranges if r.kind in LOOPS and r not in along))
                for store in nest.src if stage in store.toposort())
 
 
 def _has_lanes(access: MemoryAccess) -> bool:
-    return any(r.arg[1] is RangeKind.VECTOR for r in access.ranges)
+    return any(r.kind is RangeKind.VECTOR for r in access.ranges)
 
 
 def _buffer_bytes(access: MemoryAccess) -> int:
@@ -262,5 +261,5 @@ def _memory(access: MemoryAccess) -> UOp:
 
 def _read_at_once(access: MemoryAccess) -> int:
     """Bytes that one iteration of all loops reads through a load, its lanes and what is written out."""
-    written_out = (r.extent for r in access.ranges if r.arg[1] not in LOOPS and access.step(r))
+    written_out = (r.extent for r in access.ranges if r.kind not in LOOPS and access.step(r))
     return int(prod(written_out)) * access.node.dtype.itemsize

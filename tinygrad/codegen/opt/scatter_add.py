@@ -40,7 +40,7 @@ def scatter_add(nest: UOp, loop: UOp, lanes: int, dump_slots: int = 0) -> UOp:
     is 0, or a loop adds it. Raises ValueError where there is no such sum."""
     found = [b for b in segment_sums(nest) if b.loop is loop]
     if not found:
-        raise ValueError(f"no segment sum is over iterations of r{loop.arg[0]}")
+        raise ValueError(f"no segment sum is over iterations of r{loop.identity}")
     identities = itertools.count(fresh_identity(nest))
     changes: dict[UOp, UOp] = {}
     for b in found:
@@ -69,7 +69,7 @@ def _scattered(found: SegmentSum, addend: Addend, inner: tuple[UOp, ...], lanes:
         loops += [*around, lane]
     offset = _offset([at[r] for r in (loop, *own)], extents).substitute(changes)
     value, mask = value.substitute(changes), mask.substitute(changes)
-    first = next((r for r in loops if r.arg[1] is RangeKind.LOOP), None)
+    first = next((r for r in loops if r.kind is RangeKind.LOOP), None)
     if dump_slots and first is None and mask.ranges.isdisjoint(loops):
         side_by_side = int(prod(r.extent for r in loops))
         beyond = items + walked[-1] % dump_slots * side_by_side
@@ -123,7 +123,7 @@ def _at(value: UOp, r: UOp, iteration: UOp, mask: UOp) -> UOp:
     before = set(value.toposort())
     loads = (n for n in before if n.op is Ops.LOAD and r in n.ranges)
     if any(n.src[0].src[0].op is not Ops.PARAM for n in loads):
-        raise ValueError(f"memory that the kernel fills has items for the iterations of r{r.arg[0]} alone")
+        raise ValueError(f"memory that the kernel fills has items for the iterations of r{r.identity} alone")
     return mask_loads(value.substitute({r: iteration}), mask, lambda load: load not in before)
 
 

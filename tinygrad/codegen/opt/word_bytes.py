@@ -43,7 +43,7 @@ def dot_bytes(nest: UOp, r: UOp) -> UOp:
     closing = [node for node in nest.toposort() if r in node.closed_ranges]
     words = _words(closing, r) if closing else None
     if words is None:
-        raise ValueError(f"no sum of products over r{r.arg[0]} takes bytes out of words")
+        raise ValueError(f"no sum of products over r{r.identity} takes bytes out of words")
     (reduce,) = closing
     nothing = UOp.const(0, dtypes.int32)
     dot = UOp.new(Ops.DP4A, dtypes.int32, (*words, nothing))
