@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
 from tinygrad.codegen.opt.opts import ByteDot, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.word_bytes import byte_dots
-from tinygrad.codegen.ranges import output_ranges
-from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.codegen.ranges import iterations, loops_of, output_ranges
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.helpers import ceildiv, round_up
 
 MOST_VECTORS = 4
 """Vectors of a tile: four cache lines of weights are read one after another."""
@@ -56,7 +56,8 @@ class ByteDotChooser(Chooser):
         if dot is None:
             return False
         self.split_at_tiles(dot.src[0])
-        sides = self.dot_sides()
+        dot = self.only_dot()
+        sides = None if dot is None else self.dot_sides(dot)
         if sides is None:
             return False
         for r in self.word_ranges():
@@ -65,7 +66,7 @@ class ByteDotChooser(Chooser):
         lane, row = sides.lane, max(sides.rows, key=lambda r: r.extent, default=None)
         for r in reversed(outer):
             self.take(Swap(r.identity))
-        width, around = self.width(lane), prod(r.extent for r in outer)
+        width, around = self.width(lane), iterations(outer)
         most = MOST_VECTORS if row is None or self.machine.registers >= MANY_REGISTERS else 1
         vectors = tile_size(ceildiv(lane.extent, width), most)
         while vectors > 1 and not self.keeps_busy(around * ceildiv(lane.extent, width * vectors)):
@@ -88,7 +89,7 @@ class ByteDotChooser(Chooser):
 
     def only_dot(self) -> UOp | None:
         """The one dot product of a kernel with one result, if each item of that is a sum of such."""
-        dots = [n for n in self.nest.toposort() if n.op is Ops.DP4A]
+        dots = self.nest.nodes_of(Ops.DP4A)
         if len(self.nest.src) != 1 or len(dots) != 1 or not output_ranges(self.nest) <= dots[0].ranges:
             return None
         return dots[0]
@@ -96,16 +97,13 @@ class ByteDotChooser(Chooser):
     def split_at_tiles(self, words: UOp) -> None:
         """Loops over outputs split where the words of a weight lie in tiles of neighbouring rows."""
         for r in sorted(output_ranges(self.nest) & words.ranges, key=lambda r: r.identity):
-            sizes = {n.src[1].arg for n in words.toposort() if n.op is Ops.MOD and n.src[0] is r
-                     and n.src[1].op is Ops.CONST}
+            sizes = {n.src[1].arg for n in words.nodes_of(Ops.MOD)
+                     if n.src[0] is r and n.src[1].op is Ops.CONST}
             if len(sizes) == 1 and r.extent % (size := sizes.pop()) == 0 and 1 < size < r.extent:
                 self.take(Split(r.identity, size))
 
-    def dot_sides(self) -> DotSides | None:
+    def dot_sides(self, dot: UOp) -> DotSides | None:
         """Which ranges are on which side; None where no lanes run along words side by side."""
-        stores, dot = self.nest.src, self.only_dot()
-        if dot is None:
-            return None
         outputs = output_ranges(self.nest)
         loads = self.loads_of(dot.src[0])
         own = outputs & dot.src[0].ranges - dot.src[1].ranges
@@ -114,12 +112,12 @@ class ByteDotChooser(Chooser):
             return None
         lane = max(lanes, key=lambda r: (r.extent, -r.identity))
         others = dot.src[1].ranges - dot.src[0].ranges
-        rows = tuple(r for r in stores[0].closed_ranges if r in others and r.kind is RangeKind.LOOP)
+        rows = tuple(r for r in loops_of(self.nest.src[0]) if r in others)
         return DotSides(lane, rows)
 
     def word_ranges(self) -> list[UOp]:
         """The loops over the words of a block, innermost first, as many as are written out."""
-        reduce = next(n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.src[0].op is Ops.DP4A)
+        reduce = next(n for n in self.nest.nodes_of(Ops.REDUCE) if n.src[0].op is Ops.DP4A)
         found, count = [], 1
         for r in sorted(reduce.closed_ranges, key=lambda r: r.extent):
             if r.extent > 1 and count * r.extent <= MOST_WORDS:
