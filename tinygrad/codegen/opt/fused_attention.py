@@ -228,10 +228,9 @@ class _OnUnit:
                 return self.of_row(node.with_sources(src), Ops.ADD)
             loops = [r for r in (self.which, src[2]) if r.op is Ops.RANGE]
             return UOp.new(Ops.REDUCE, node.dtype, (*src[:2], *loops), node.arg)
-        if node.op is Ops.LOAD and not self.queries.is_whole() and attention.query in node.ranges \
-                and node.memory.op is Ops.PARAM:
-            return mask_loads_along(node.with_sources(src), self.at_query < self.queries.extent)
-        return node.with_sources(src)
+        new = node.with_sources(src)
+        return self.queries.masked(new, self.at_query) if node.op is Ops.LOAD and \
+            attention.query in node.ranges and node.memory.op is Ops.PARAM else new
 
     # --- rows -----------------------------------------------------------------------------------------------
 
@@ -311,9 +310,8 @@ class _OnUnit:
         at = self.columns.index(how.values_own, self.lane, of_values)
         key = number_of([self.bit_of(place, how.values_summed) for place in self.keys.order],
                         {"l": self.lane, "r": of_values, "p": which})
-        values = values.substitute({self.attention.column: at, self.attention.key: key})
-        if not self.columns.is_whole():
-            values = mask_loads_along(values, at < self.columns.extent)
+        loops = {self.attention.column: at, self.attention.key: key}
+        values = self.columns.masked(values.substitute(loops), at)
         operands = self.weights(self.value(weights), of_weights, which), as_source(values, unit)
         if how.transposed:
             operands = operands[::-1]

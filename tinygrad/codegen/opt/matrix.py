@@ -116,6 +116,10 @@ class UnitAxis:
         start: UOp = self.outer * 2 ** len(named)
         return start + number_of(named, {"l": lane, "r": element, "t": self.tile})
 
+    def masked(self, value: UOp, at: UOp) -> UOp:
+        """`value` at this counter, with its loads masked where the tiles go beyond the range."""
+        return value if self.is_whole() else mask_loads_along(value, at < self.extent)
+
     def is_whole(self) -> bool:
         """Whether the tiles end where the range does."""
         groups = self.outer.extent if self.outer.op is Ops.RANGE else 1
@@ -144,9 +148,7 @@ def operand(product: MatrixProduct, unit: MatrixUnit, is_left: bool, side: UnitA
     value, r, fragment = (product.a, product.m, unit.a) if is_left else (product.b, product.n, unit.b)
     own, shared = (fragment.rows, fragment.columns) if is_left else (fragment.columns, fragment.rows)
     at, along = side.index(own, lane, element), depth.index(shared, lane, element)
-    value = value.substitute({r: at, product.k: along})
-    if not side.is_whole():
-        value = mask_loads_along(value, at < side.extent)
+    value = side.masked(value.substitute({r: at, product.k: along}), at)
     if not depth.is_whole():
         value = zero_unless(along < depth.extent, value)
     return as_source(value, unit)
