@@ -3,13 +3,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
+from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 
 ACCUMULATING = (Ops.REDUCE, Ops.STAGE, Ops.SCATTER)
 """What takes a value at the end of each iteration of the loops that it closes, and stands inside others."""
+
+ZERO: Final = UOp.const(0, dtypes.index)
+"""The first place, and the counter of what runs once."""
+
+
+# --- finding ranges -----------------------------------------------------------------------------------------
 
 
 def all_ranges(nest: UOp) -> list[UOp]:
@@ -19,12 +27,28 @@ def all_ranges(nest: UOp) -> list[UOp]:
 
 def is_plain(r: UOp) -> bool:
     """True for a loop of a fixed number of iterations."""
-    return r.kind is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
+    return r.op is Ops.RANGE and r.kind is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
+
+
+def loops_of(node: UOp) -> list[UOp]:
+    """The loops, of the ranges that a node closes, outermost first."""
+    return [r for r in node.closed_ranges if r.kind is RangeKind.LOOP]
 
 
 def iterations(ranges: Iterable[UOp]) -> int:
     """How often what stands in these loops runs, at most."""
     return math.prod(r.extent for r in ranges)
+
+
+def closers(nest: UOp, r: UOp) -> list[UOp]:
+    """The nodes that close `r`, sources first."""
+    return [n for n in nest.toposort() if r in n.closed_ranges]
+
+
+def closed_within(nest: UOp, r: UOp) -> list[UOp]:
+    """The ranges of what accumulates anew in each iteration of `r`."""
+    inside = (n for n in nest.nodes_of(*ACCUMULATING) if r in n.ranges)
+    return list(dict.fromkeys(c for n in inside for c in n.closed_ranges))
 
 
 def output_ranges(nest: UOp) -> frozenset[UOp]:
@@ -47,9 +71,55 @@ def range_named(nest: UOp, identity: int) -> UOp:
     raise ValueError(f"the nest has no range r{identity}, only {names}")
 
 
+def ranges_named(nest: UOp, identities: Iterable[int]) -> list[UOp]:
+    """The RANGEs of these identities. Raises ValueError where the nest lacks one."""
+    return [range_named(nest, identity) for identity in identities]
+
+
 def fresh_identity(nest: UOp) -> int:
     """An identity that no RANGE of the nest has, and no larger one either."""
     return 1 + max((int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE), default=0)
+
+
+# --- other ranges -------------------------------------------------------------------------------------------
+
+
+def counter(extent: int, identity: int, kind: RangeKind = RangeKind.LOOP) -> UOp:
+    """The counter of a new range; of one iteration there is none, and the counter is 0."""
+    return UOp.range(extent, identity, kind) if extent > 1 else ZERO
+
+
+def copies_of(ranges: Iterable[UOp], identities: Iterator[int]) -> dict[UOp, UOp]:
+    """A range of its own in the place of each of these."""
+    return {r: r.replace(arg=(next(identities), r.kind)) for r in ranges}
+
+
+def over_own_loops(value: UOp, changes: dict[UOp, UOp], identities: Iterator[int]) -> UOp:
+    """`value` under these changes, and with loops of its own for those inside it that they leave."""
+    own = {r: UOp.range(r.extent, next(identities), r.kind) for r in loops_inside(value) if r not in changes}
+    return value.substitute(changes | own)
+
+
+def row_major(counters: Sequence[UOp], extents: Iterable[int]) -> UOp:
+    """The place of the item of these counters among all, the last counter the fastest."""
+    place: UOp = ZERO
+    for count, extent in zip(counters, extents, strict=True):
+        place = place * extent + count
+    return place
+
+
+def change_closers(nest: UOp, r: UOp, change: Callable[[UOp, tuple[UOp, ...]], UOp],
+                   value: UOp | None = None) -> UOp:
+    """The nest with `change(node, sources)` in place of each node that closes `r`, over what stands for its
+    sources, and `value` in place of the counter `r`."""
+
+    def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        return change(node, src) if r in node.closed_ranges else node.with_sources(src)
+
+    def instead(node: UOp) -> UOp | None:
+        return node if r not in node.ranges and r not in node.closed_below else None
+
+    return nest.rebuild(over, instead, {} if value is None else {r: value})
 
 
 def substitute_ranges(value: UOp, changes: Mapping[UOp, UOp]) -> UOp:

@@ -19,8 +19,8 @@ from weakref import ref
 from tinygrad.dtype import DType, accumulate_dtype, dtypes
 from tinygrad.graph import shapes
 from tinygrad.graph.attributes import Attribute, Synthesized, passed_below
-from tinygrad.graph.loop_node import LoopNode
 from tinygrad.graph.movement import Movement
+from tinygrad.graph.nest_nodes import NestNode
 from tinygrad.graph.node_flags import FLAG_RULES, LEAF, PASSED_ON
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
@@ -75,7 +75,7 @@ _CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.SCATTER, Ops.STORE, Ops.MMA})
 """Operations at which loops can end."""
 
 
-class UOp(Walk, Operators, Movement, LoopNode):
+class UOp(Walk, Operators, Movement, NestNode):
     """One node. Make it with `UOp.new` or the builder methods, never by calling the class."""
 
     __slots__ = (

@@ -36,6 +36,7 @@ class Walk:
     """What walks over the graph below a node. `UOp` derives from it."""
 
     __slots__ = ()
+    op: Any
     src: tuple[Self, ...]
 
     def with_sources(self, src: tuple[Self, ...]) -> Self:
@@ -75,6 +76,10 @@ class Walk:
         if stop is None:
             self._remember(done)
         return done
+
+    def nodes_of(self, *ops: Any) -> list[Self]:
+        """The nodes of these operations below this one and itself, sources first."""
+        return [node for node in self.toposort() if node.op in ops]
 
     def _remember(self, order: dict[Self, None]) -> None:
         """Keep an order for those who ask next: the steps of a plan walk over one nest again and again. What

@@ -41,10 +41,9 @@ def steps_of(expression: UOp) -> tuple[dict[UOp, int], frozenset[UOp]]:
 def accesses_of(nest: UOp) -> list[MemoryAccess]:
     """Every access of the nest to memory."""
     found = []
-    for node in nest.toposort():
-        if node.op in (Ops.LOAD, Ops.STORE):
-            steps, irregular = steps_of(node.src[0].src[1])
-            found.append(MemoryAccess(node, node.ranges | frozenset(node.closed_ranges), steps, irregular))
+    for node in nest.nodes_of(Ops.LOAD, Ops.STORE):
+        steps, irregular = steps_of(node.offset)
+        found.append(MemoryAccess(node, node.ranges | frozenset(node.closed_ranges), steps, irregular))
     return found
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
 from tinygrad.codegen.opt.opts import ByteDot, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.word_bytes import byte_dots
-from tinygrad.codegen.ranges import output_ranges
-from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.codegen.ranges import iterations, loops_of, output_ranges
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, prod, round_up
+from tinygrad.helpers import ceildiv, round_up
 
 MOST_VECTORS = 4
 """Vectors of a tile: four cache lines of weights are read one after another."""
@@ -48,7 +48,7 @@ class ByteDotChooser(Chooser):
     def dot_bytes(self) -> None:
         """Every sum over the bytes of words as one operation."""
         while self.machine.has_byte_dots and (found := byte_dots(self.nest)):
-            self.take(ByteDot(found[0].arg[0]))
+            self.take(ByteDot(found[0].identity))
 
     def tile_byte_dots(self) -> bool:
         """Take the Opts of a kernel made of such dot products; False where it is none."""
@@ -56,16 +56,17 @@ class ByteDotChooser(Chooser):
         if dot is None:
             return False
         self.split_at_tiles(dot.src[0])
-        sides = self.dot_sides()
+        dot = self.only_dot()
+        sides = None if dot is None else self.dot_sides(dot)
         if sides is None:
             return False
         for r in self.word_ranges():
-            self.take(Unroll(r.arg[0], r.extent))
+            self.take(Unroll(r.identity, r.extent))
         outer = [r for r in self.nest.src[0].closed_ranges if r not in sides.rows and r is not sides.lane]
         lane, row = sides.lane, max(sides.rows, key=lambda r: r.extent, default=None)
         for r in reversed(outer):
-            self.take(Swap(r.arg[0]))
-        width, around = self.width(lane), prod(r.extent for r in outer)
+            self.take(Swap(r.identity))
+        width, around = self.width(lane), iterations(outer)
         most = MOST_VECTORS if row is None or self.machine.registers >= MANY_REGISTERS else 1
         vectors = tile_size(ceildiv(lane.extent, width), most)
         while vectors > 1 and not self.keeps_busy(around * ceildiv(lane.extent, width * vectors)):
@@ -74,11 +75,11 @@ class ByteDotChooser(Chooser):
         if row is not None:
             rows = tile_size(row.extent, max(1, self.machine.registers * TILE_REGISTERS // 32 // vectors))
         self.note("a tile of dot products of bytes", rows=rows, vectors=vectors)
-        tiles = self.outer_after(Vector(lane.arg[0], self.width(lane)))
+        tiles = self.outer_after(Vector(lane.identity, self.width(lane)))
         if tiles is not None and vectors > 1:
             self.take(Upcast(tiles, vectors))
         if row is not None and rows > 1:
-            self.take(Upcast(row.arg[0], rows))
+            self.take(Upcast(row.identity, rows))
         return True
 
     def keeps_busy(self, count: int) -> bool:
@@ -88,38 +89,35 @@ class ByteDotChooser(Chooser):
 
     def only_dot(self) -> UOp | None:
         """The one dot product of a kernel with one result, if each item of that is a sum of such."""
-        dots = [n for n in self.nest.toposort() if n.op is Ops.DP4A]
+        dots = self.nest.nodes_of(Ops.DP4A)
         if len(self.nest.src) != 1 or len(dots) != 1 or not output_ranges(self.nest) <= dots[0].ranges:
             return None
         return dots[0]
 
     def split_at_tiles(self, words: UOp) -> None:
         """Loops over outputs split where the words of a weight lie in tiles of neighbouring rows."""
-        for r in sorted(output_ranges(self.nest) & words.ranges, key=lambda r: r.arg[0]):
-            sizes = {n.src[1].arg for n in words.toposort() if n.op is Ops.MOD and n.src[0] is r
-                     and n.src[1].op is Ops.CONST}
+        for r in sorted(output_ranges(self.nest) & words.ranges, key=lambda r: r.identity):
+            sizes = {n.src[1].arg for n in words.nodes_of(Ops.MOD)
+                     if n.src[0] is r and n.src[1].op is Ops.CONST}
             if len(sizes) == 1 and r.extent % (size := sizes.pop()) == 0 and 1 < size < r.extent:
-                self.take(Split(r.arg[0], size))
+                self.take(Split(r.identity, size))
 
-    def dot_sides(self) -> DotSides | None:
+    def dot_sides(self, dot: UOp) -> DotSides | None:
         """Which ranges are on which side; None where no lanes run along words side by side."""
-        stores, dot = self.nest.src, self.only_dot()
-        if dot is None:
-            return None
         outputs = output_ranges(self.nest)
         loads = self.loads_of(dot.src[0])
         own = outputs & dot.src[0].ranges - dot.src[1].ranges
         lanes = [r for r in own if self.can_vector(r) and all(a.step(r) == 1 for a in loads)]
         if not lanes:
             return None
-        lane = max(lanes, key=lambda r: (r.extent, -r.arg[0]))
+        lane = max(lanes, key=lambda r: (r.extent, -r.identity))
         others = dot.src[1].ranges - dot.src[0].ranges
-        rows = tuple(r for r in stores[0].closed_ranges if r in others and r.arg[1] is RangeKind.LOOP)
+        rows = tuple(r for r in loops_of(self.nest.src[0]) if r in others)
         return DotSides(lane, rows)
 
     def word_ranges(self) -> list[UOp]:
         """The loops over the words of a block, innermost first, as many as are written out."""
-        reduce = next(n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.src[0].op is Ops.DP4A)
+        reduce = next(n for n in self.nest.nodes_of(Ops.REDUCE) if n.src[0].op is Ops.DP4A)
         found, count = [], 1
         for r in sorted(reduce.closed_ranges, key=lambda r: r.extent):
             if r.extent > 1 and count * r.extent <= MOST_WORDS:

@@ -8,10 +8,11 @@ loop of its own, into scratch memory that all its readers share.
 """
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import loops_inside
+from tinygrad.codegen.ranges import over_own_loops
 from tinygrad.graph.attributes import Attribute, Synthesized
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -50,10 +51,10 @@ def cacheable_rows(nest: UOp) -> list[CachedRow]:
 
 def _found_rows(nest: UOp) -> list[CachedRow]:
     nodes = list(nest.toposort())
-    if not any(n.op is Ops.REDUCE and n.closed_ranges for n in nodes):
+    if not any(n.closed_ranges for n in nest.nodes_of(Ops.REDUCE)):
         return []
     around = _loops_around(nodes)
-    rows = [r for r in around if r.arg[1] is RangeKind.LOOP]
+    rows = [r for r in around if r.kind is RangeKind.LOOP]
     found: dict[UOp, list[tuple[UOp, UOp]]] = defaultdict(list)
     for node in reversed(nodes):
         if node.op in (Ops.RANGE, Ops.LOAD, Ops.STAGE, Ops.STORE, Ops.SINK, Ops.INDEX) or node.dtype.is_bool:
@@ -124,10 +125,7 @@ def _repeats(value: UOp, loop: UOp, around: tuple[UOp, ...]) -> int:
 
 def row_form(value: UOp, loop: UOp) -> UOp:
     """`value` with stand-ins for the loop along its row and for the loops inside it: equal for equal rows."""
-    stand_ins = {loop: UOp.range(loop.extent, -1)}
-    for r in loops_inside(value):
-        stand_ins.setdefault(r, UOp.range(r.extent, -1 - len(stand_ins), r.arg[1]))
-    return value.substitute(stand_ins)
+    return over_own_loops(value, {loop: UOp.range(loop.extent, -1)}, itertools.count(-2, -1))
 
 
 def _inside_another(row: CachedRow, rows: list[CachedRow]) -> bool:

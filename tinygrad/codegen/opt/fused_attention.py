@@ -19,21 +19,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.opt.matrix import (
-    ZERO,
     MatrixProduct,
     UnitAxis,
-    as_tf32,
+    as_source,
     axis_of,
     is_contiguous,
     matrix_product,
     number_of,
+    operand,
 )
-from tinygrad.codegen.predicate import mask_loads_along, zero_unless
-from tinygrad.codegen.ranges import fresh_identity
+from tinygrad.codegen.predicate import both, mask_loads_along
+from tinygrad.codegen.ranges import ZERO, fresh_identity, row_major
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
-from tinygrad.renderer.matrix_units import Bit, Fragment, MatrixUnit
+from tinygrad.renderer.matrix_units import Bit, MatrixUnit
 
 AT_ONCE_ALONG_D = 8
 """Tiles of columns beside each other at most: 16 bytes of a row of values."""
@@ -50,10 +50,8 @@ class LayoutConversion:
     transposed: bool
     result_own: tuple[Bit, ...]
     result_across: tuple[Bit, ...]
-    weights: Fragment
     weights_own: tuple[Bit, ...]
     weights_summed: tuple[Bit, ...]
-    values: Fragment
     values_own: tuple[Bit, ...]
     values_summed: tuple[Bit, ...]
     summed_of: tuple[int | None, ...]
@@ -66,21 +64,14 @@ class LayoutConversion:
 
 def layout_conversion(unit: MatrixUnit) -> LayoutConversion | None:
     """How the unit's results become its sources; None where their rows are in other lanes."""
-    for transposed in (False, True):
-        found = _layout_conversion(unit, transposed)
-        if found is not None:
-            return found
-    return None
+    return _layout_conversion(unit, False) or _layout_conversion(unit, True)
 
 
 def _layout_conversion(unit: MatrixUnit, transposed: bool) -> LayoutConversion | None:
-    c, weights, values = unit.c, unit.a, unit.b
-    own, across, weights_own, summed = c.rows, c.columns, weights.rows, weights.columns
-    values_own, values_summed = values.columns, values.rows
-    if transposed:
-        weights, values = values, weights
-        own, across, weights_own, summed = c.columns, c.rows, weights.columns, weights.rows
-        values_own, values_summed = values.rows, values.columns
+    c, a, b = unit.c, unit.a, unit.b
+    own, across, weights_own, summed, values_own, values_summed = \
+        (c.columns, c.rows, b.columns, b.rows, a.rows, a.columns) if transposed else \
+        (c.rows, c.columns, a.rows, a.columns, b.columns, b.rows)
     if unit.threads < 2 or len(own) != len(weights_own) or \
             any((x[0] == "l" or y[0] == "l") and x != y for x, y in zip(own, weights_own, strict=True)):
         return None
@@ -95,9 +86,8 @@ def _layout_conversion(unit: MatrixUnit, transposed: bool) -> LayoutConversion |
         places[i] = registers.pop(0) if registers else None
     if any(places[i] is None for i in exchanged):
         return None
-    return LayoutConversion(transposed, own, across, weights, weights_own, summed, values, values_own,
-                            values_summed,
-                   tuple(places[i] for i in range(len(across))), exchanged, tuple(registers))
+    return LayoutConversion(transposed, own, across, weights_own, summed, values_own, values_summed,
+                            tuple(places[i] for i in range(len(across))), exchanged, tuple(registers))
 
 
 # --- the change ---------------------------------------------------------------------------------------------
@@ -130,7 +120,7 @@ def attention_loops(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: U
             found = matrix_product(node, unit, m, n, key)
             products = found or products
         elif key in node.ranges and query in node.ranges and node.closed_ranges:
-            if len(node.closed_ranges) != 1 or node.closed_ranges[0].arg[1] is not RangeKind.LOOP:
+            if len(node.closed_ranges) != 1 or node.closed_ranges[0].kind is not RangeKind.LOOP:
                 return None
             m, n = (key, query) if how.transposed else (query, key)
             scores = matrix_product(node, unit, m, n, node.closed_ranges[0])
@@ -143,12 +133,12 @@ def attention_loops(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: U
     return AttentionLoops(query, key, column, tiles, scores, products)
 
 
-def attention_on_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp], rows: int) -> UOp:
+def attention_on_unit(nest: UOp, query: UOp, key: UOp, column: UOp, unit: MatrixUnit, rows: int) -> UOp:
     """The nest with its attention over the ranges of queries, of a tile's keys and of columns on `unit`; each
     warp has so many tiles of rows. Raises ValueError where there is no such attention."""
-    attention, how = attention_loops(nest, unit, *ranges), layout_conversion(unit)
+    attention, how = attention_loops(nest, unit, query, key, column), layout_conversion(unit)
     if attention is None or how is None:
-        raise ValueError(f"{unit} can do no product over r{ranges[1].arg[0]} and what it is made of")
+        raise ValueError(f"{unit} can do no product over r{key.identity} and what it is made of")
     return _OnUnit(nest, unit, attention, how, rows).nest_after()
 
 
@@ -179,10 +169,10 @@ class _OnUnit:
         self.which = self.new_range(2**parts, RangeKind.UNROLL) if parts else ZERO
         """which of the products that a lane's tiles of weights are made into, one after another"""
         self.done: dict[UOp, UOp] = {}
-        self.at_query = self.queries.index(how.result_own, self.numbers(self.queries))
+        self.at_query = self.queries.index(how.result_own, self.lane, self.element)
         self.done[attention.query] = self.at_query
-        self.done[attention.key] = self.keys.index(how.result_across, self.numbers(self.keys))
-        self.done[attention.column] = self.columns.index(how.result_across, self.numbers(self.columns))
+        self.done[attention.key] = self.keys.index(how.result_across, self.lane, self.element)
+        self.done[attention.column] = self.columns.index(how.result_across, self.lane, self.element)
 
     def new_range(self, extent: int, kind: RangeKind) -> UOp:
         self.identity += 1
@@ -192,9 +182,6 @@ class _OnUnit:
              kind: RangeKind) -> UnitAxis:
         self.identity += 2
         return axis_of(r, size, tiles, bits, together, self.identity - 2, kind)
-
-    def numbers(self, axis: UnitAxis, element: UOp | None = None) -> dict[str, UOp]:
-        return {"l": self.lane, "r": self.element if element is None else element, "t": axis.tile}
 
     # --- the nest -------------------------------------------------------------------------------------------
 
@@ -210,16 +197,14 @@ class _OnUnit:
         mask = None
         for at, axis in ends:
             if not axis.is_whole():
-                condition = at < axis.extent
-                mask = condition if mask is None else mask & condition
+                mask = both(mask, at < axis.extent)
         # Nothing but the address and what follows the sums has a condition: all lanes make the sums together.
         sums = [n for n in store.src[1].toposort() if n.op is Ops.REDUCE
                 and attention.tiles in n.closed_ranges]
         stand_ins = {n: UOp.new(Ops.REGISTER, n.dtype, (), i) for i, n in enumerate(sums)}
         address, value = (self.value(s.substitute(stand_ins)) for s in store.src[:2])
         if mask is not None:
-            valid = mask & address.src[2] if len(address.src) == 3 else mask
-            address = address.src[0].index(address.src[1], valid)
+            address = address.memory.index(address.offset, both(mask, address.mask))
             value = mask_loads_along(value, mask)
         value = value.substitute({stand_in: self.value(n) for n, stand_in in stand_ins.items()})
         closed = [new for r in store.closed_ranges for new in loops.get(r, [r])]
@@ -243,10 +228,9 @@ class _OnUnit:
                 return self.of_row(node.with_sources(src), Ops.ADD)
             loops = [r for r in (self.which, src[2]) if r.op is Ops.RANGE]
             return UOp.new(Ops.REDUCE, node.dtype, (*src[:2], *loops), node.arg)
-        if node.op is Ops.LOAD and not self.queries.is_whole() and attention.query in node.ranges \
-                and node.src[0].src[0].op is Ops.PARAM:
-            return mask_loads_along(node.with_sources(src), self.at_query < self.queries.extent)
-        return node.with_sources(src)
+        new = node.with_sources(src)
+        return self.queries.masked(new, self.at_query) if node.op is Ops.LOAD and \
+            attention.query in node.ranges and node.memory.op is Ops.PARAM else new
 
     # --- rows -----------------------------------------------------------------------------------------------
 
@@ -259,15 +243,9 @@ class _OnUnit:
         for bit in range(self.unit.c.registers.bit_length() - 1):
             own = self.element // 2**bit % 2
             place = place + (other // 2 ** across.index(bit) % 2 if bit in across else own) * 2**bit
-        read = self.staged(value, loops, place, self.number_of_tile(loops))
+        read = self.staged(value, loops, place, row_major(loops, [r.extent for r in loops]))
         summed = [r for r in (*loops, other) if r.op is Ops.RANGE]
         return read.reduce_ranges(op, *summed)
-
-    def number_of_tile(self, loops: Sequence[UOp]) -> UOp:
-        number = ZERO
-        for r in loops:
-            number = number * r.extent + r
-        return number
 
     def staged(self, value: UOp, loops: Sequence[UOp], place: UOp, tile: UOp) -> UOp:
         """An element of a lane's tiles, all of them in registers."""
@@ -297,21 +275,9 @@ class _OnUnit:
         of_a, of_b = self.fragments()
         depth = self.axis(product.k, unit.k, _power_dividing(ceildiv(product.k.extent, unit.k), 2),
                           unit.a.columns, is_contiguous([product.a, product.b], product.k), RangeKind.UNROLL)
-        own, shared = (unit.a.rows, unit.b.columns), (unit.a.columns, unit.b.rows)
-        sides = (self.keys, self.queries) if self.how.transposed else (self.queries, self.keys)
-        given, ranges, elements = (product.a, product.b), (product.m, product.n), (of_a, of_b)
-        operands = []
-        for value, r, axis, bits, summed, element in zip(given, ranges, sides, own, shared, elements,
-                                                         strict=True):
-            at = axis.index(bits, self.numbers(axis, element))
-            along = depth.index(summed, self.numbers(depth, element))
-            value = value.substitute({r: at, product.k: along})
-            if not axis.is_whole():
-                value = mask_loads_along(value, at < axis.extent)
-            if not depth.is_whole():
-                value = zero_unless(along < depth.extent, value)
-            operands.append(as_tf32(value) if unit.rounds_to_tf32 else value)
-        added = self.unit_product(operands[0], operands[1], of_a, of_b)
+        left, right = (self.keys, self.queries) if self.how.transposed else (self.queries, self.keys)
+        added = self.unit_product(operand(product, unit, True, left, depth, self.lane, of_a),
+                                  operand(product, unit, False, right, depth, self.lane, of_b), of_a, of_b)
         return added.reduce_ranges(Ops.ADD, *depth.loops)
 
     def tile_bits(self) -> list[int]:
@@ -341,15 +307,12 @@ class _OnUnit:
         of_weights, of_values = (of_b, of_a) if how.transposed else (of_a, of_b)
         weights, values = (product.b, product.a) if how.transposed else (product.a, product.b)
         which = self.which
-        at = self.columns.index(how.values_own, self.numbers(self.columns, of_values))
+        at = self.columns.index(how.values_own, self.lane, of_values)
         key = number_of([self.bit_of(place, how.values_summed) for place in self.keys.order],
                         {"l": self.lane, "r": of_values, "p": which})
-        values = values.substitute({self.attention.column: at, self.attention.key: key})
-        if not self.columns.is_whole():
-            values = mask_loads_along(values, at < self.columns.extent)
-        if unit.rounds_to_tf32:
-            values = as_tf32(values)
-        operands = self.weights(self.value(weights), of_weights, which), values
+        loops = {self.attention.column: at, self.attention.key: key}
+        values = self.columns.masked(values.substitute(loops), at)
+        operands = self.weights(self.value(weights), of_weights, which), as_source(values, unit)
         if how.transposed:
             operands = operands[::-1]
         return self.unit_product(*operands, of_a, of_b)
@@ -380,8 +343,7 @@ class _OnUnit:
             value = (self.lane // distance % 2).ne(half).where(other, value)
             tile = tile + number_of([self.bit_of(i, how.weights_summed)], numbers) * 2**count
             loops.insert(0, half)
-        return as_tf32(self.staged(value, loops, place, tile)) if self.unit.rounds_to_tf32 else \
-            self.staged(value, loops, place, tile)
+        return as_source(self.staged(value, loops, place, tile), self.unit)
 
 
 def _power_dividing(count: int, most: int) -> int:

@@ -20,18 +20,18 @@ import itertools
 from collections.abc import Iterator
 
 from tinygrad.codegen.predicate import accumulated
-from tinygrad.codegen.ranges import fresh_identity, separate_loops
-from tinygrad.dtype import dtypes
+from tinygrad.codegen.ranges import copies_of, fresh_identity, separate_loops
 from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
 
 
 def interchange(nest: UOp, loop: UOp, lanes: int) -> UOp:
     """The nest with the sums that change with `loop` in memory that has an item for each of its iterations,
     added up `lanes` items at once. Raises ValueError where there is none."""
-    found = [n for n in nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges and loop in n.ranges]
+    found = [n for n in nest.nodes_of(Ops.REDUCE) if n.closed_ranges and loop in n.ranges]
     if not found:
-        raise ValueError(f"no sum changes with r{loop.arg[0]}")
+        raise ValueError(f"no sum changes with r{loop.identity}")
     identities = itertools.count(fresh_identity(nest))
     return separate_loops(nest.substitute({n: _in_memory(n, loop, lanes, identities) for n in found}),
                           places=False)
@@ -39,9 +39,9 @@ def interchange(nest: UOp, loop: UOp, lanes: int) -> UOp:
 
 def _in_memory(reduce: UOp, loop: UOp, lanes: int, identities: Iterator[int]) -> UOp:
     """The REDUCE as a load of an item of memory, to which its values were added over all of `loop`."""
-    own = {r: r.replace(arg=(next(identities), r.arg[1])) for r in reduce.closed_ranges}
-    walked = [r for r in own.values() if r.arg[1] is RangeKind.LOOP]
-    written_out = [r for r in own.values() if r.arg[1] is not RangeKind.LOOP]
+    own = copies_of(reduce.closed_ranges, identities)
+    walked = [r for r in own.values() if r.kind is RangeKind.LOOP]
+    written_out = [r for r in own.values() if r.kind is not RangeKind.LOOP]
     if lanes > 1 and loop.extent % lanes == 0 and loop.extent > lanes:
         vectors = UOp.range(loop.extent // lanes, next(identities))
         lane = UOp.range(lanes, next(identities), RangeKind.VECTOR)
@@ -50,9 +50,7 @@ def _in_memory(reduce: UOp, loop: UOp, lanes: int, identities: Iterator[int]) ->
         item = UOp.range(loop.extent, next(identities))
         loops = [item]
     value = reduce.src[0].substitute({**own, loop: item})
-    if written_out:
-        value = value.reduce_ranges(reduce.arg, *written_out)
-    value = accumulated(value)
-    memory = UOp.new(Ops.SCATTER, value.dtype, (value, item, UOp.const(True, dtypes.bool), *walked, *loops),
+    value = accumulated(value.reduce_ranges(reduce.arg, *written_out))
+    memory = UOp.new(Ops.SCATTER, value.dtype, (value, item, TRUE, *walked, *loops),
                      (next(identities), reduce.arg, loop.extent))
     return memory.index(loop).load().cast(reduce.dtype)

@@ -12,15 +12,14 @@ import operator
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
 from tinygrad.codegen.opt.loop_partition import MOST_TAPS
-from tinygrad.codegen.opt.loops import is_stage_range, writes_what_it_reads
+from tinygrad.codegen.opt.loops import is_reduce_range, is_stage_range, writes_what_it_reads
 from tinygrad.codegen.opt.opts import Accumulators, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import output_ranges, range_named
+from tinygrad.codegen.ranges import ZERO, iterations, loops_of, output_ranges, range_named
 from tinygrad.codegen.transpose import MOST_STRIDE
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple, linear_terms
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
 
 LINE_ITEMS = 16
 """Items of 4 bytes in a cache line."""
@@ -49,34 +48,34 @@ class LaneChooser(Chooser):
     def vectorise_groups(self) -> None:
         """Lanes for the outputs' loops and for each reduce's, whichever serves; never two for one value."""
         done: set[int] = set()
-        while (group := next((g for g in self.loop_groups() if g[0].arg[0] not in done), None)) is not None:
-            done.add(group[0].arg[0])
+        while (group := next((g for g in self.loop_groups() if g[0].identity not in done), None)) is not None:
+            done.add(group[0].identity)
             self.vectorise(*group)
 
     def loop_groups(self) -> list[tuple[UOp, list[UOp]]]:
         """(a closing node's innermost range, the ranges that may run as its lanes), outputs first."""
         groups: list[tuple[UOp, list[UOp]]] = []
-        nodes = self.nest.toposort()
-        reduces = [n for n in nodes if n.op is Ops.REDUCE and n.closed_ranges]
-        longest_first = sorted(self.nest.src, key=lambda s: -prod(r.extent for r in s.closed_ranges))
+        reduces = [n for n in self.nest.nodes_of(Ops.REDUCE) if n.closed_ranges]
+        longest_first = sorted(self.nest.src, key=lambda s: -iterations(s.closed_ranges))
         for store in longest_first:
-            plain = [r for r in store.closed_ranges if r.arg[1] is RangeKind.LOOP]
-            if not plain or any(r.arg[1] is RangeKind.VECTOR for r in store.closed_ranges):
+            plain = loops_of(store)
+            if not plain or any(r.kind is RangeKind.VECTOR for r in store.closed_ranges):
                 continue
             rows = frozenset[UOp]().union(*(n.ranges for n in reduces if not n.ranges >= set(plain)))
             inside = [n for n in reduces if n.ranges >= set(plain)]
             candidates = [r for r in plain if r not in rows]
-            candidates += [r for n in inside for r in n.closed_ranges if r.arg[1] is RangeKind.LOOP]
+            candidates += [r for n in inside for r in loops_of(n)]
             candidates += [r for r in plain if r in rows]
             if candidates:
                 groups.append((plain[-1], list(dict.fromkeys(candidates))))
         for node in reduces:
-            loops = [r for r in node.closed_ranges if r.arg[1] is RangeKind.LOOP]
+            loops = loops_of(node)
             if loops:
                 groups.append((loops[-1], loops))
-        for node in nodes:
-            if node.op is Ops.STAGE and node.closed_ranges[-1].arg[1] is RangeKind.LOOP:
-                groups.append((node.closed_ranges[-1], [node.closed_ranges[-1]]))
+        for node in self.nest.nodes_of(Ops.STAGE):
+            last = node.closed_ranges[-1]
+            if last.kind is RangeKind.LOOP:
+                groups.append((last, [last]))
         return groups
 
     def vectorise(self, innermost: UOp, candidates: list[UOp]) -> None:
@@ -87,7 +86,7 @@ class LaneChooser(Chooser):
         if not scored:
             return
         cost, _, best = min(scored, key=lambda s: s[:2])
-        self.note("an item, against 1 without lanes", **{f"r{r.arg[0]}_as_lanes": c for c, _, r in scored})
+        self.note("an item, against 1 without lanes", **{f"r{r.identity}_as_lanes": c for c, _, r in scored})
         if cost >= 1.0:
             return
         self.vector_opts(best, self.whole_width(best))
@@ -102,8 +101,8 @@ class LaneChooser(Chooser):
     def spoils_sums(self, r: UOp) -> bool:
         """True if lanes along `r` would make a loop that sums up something for each of them jump in memory,
         where lanes along that loop, or another around it, would not."""
-        for node in self.nest.toposort():
-            if node.op is Ops.REDUCE and node.closed_ranges and r in node.ranges and not self.is_minor(node):
+        for node in self.nest.nodes_of(Ops.REDUCE):
+            if node.closed_ranges and r in node.ranges and not self.is_minor(node):
                 inside = node.src[0].toposort(stop=lambda n: n.op is Ops.REDUCE)
                 loads = [a for a in accesses_of(self.nest) if a.node in inside and r in a.ranges]
                 if not _is_smooth(r, loads) and any(_is_smooth(other, loads) and self.can_vector(other)
@@ -113,10 +112,8 @@ class LaneChooser(Chooser):
 
     def is_minor(self, reduce: UOp) -> bool:
         """True for a sum with far fewer iterations than other loops have: how it runs does not matter."""
-        longest = max(prod(r.extent for r in n.ranges | frozenset(n.closed_ranges))
-                      for n in self.nest.toposort() if n.op in (Ops.REDUCE, Ops.STORE))
-        iterations = prod(r.extent for r in reduce.ranges | frozenset(reduce.closed_ranges))
-        return bool(MINOR_SHARE * iterations <= longest)
+        longest = max(map(_runs, self.nest.nodes_of(Ops.REDUCE, Ops.STORE)))
+        return MINOR_SHARE * _runs(reduce) <= longest
 
     def lane_cost(self, r: UOp, region: list[MemoryAccess]) -> float:
         """Cost per item of running `r` as lanes, against 1 for running nothing so."""
@@ -124,7 +121,7 @@ class LaneChooser(Chooser):
         inside = [a for a in region if r in a.ranges]
         if not inside:
             return 1.0
-        weights = [float(prod(x.extent for x in a.ranges)) for a in inside]
+        weights = [float(iterations(a.ranges)) for a in inside]
         cost = 0.0
         for access, weight in zip(inside, weights, strict=True):
             cost += weight * reading_cost(access.step(r))
@@ -133,11 +130,10 @@ class LaneChooser(Chooser):
 
     def vector_opts(self, r: UOp, width: int) -> None:
         """Lanes for `r`, and where it is long, several vectors side by side to hide their latency."""
-        reduces = any(n.op is Ops.REDUCE and r in n.closed_ranges for n in self.nest.toposort())
+        reduces = is_reduce_range(self.nest, r)
         most = MOST_WRITTEN_OUT // max(1, self.work_along(r))
         several = next((u for u in (4, 2) if r.extent >= width * u * 2 and u <= most), 0)
-        sums = sum(n.op is Ops.REDUCE and r in n.ranges and not self.is_minor(n)
-                   for n in self.nest.toposort())
+        sums = sum(r in n.ranges and not self.is_minor(n) for n in self.nest.nodes_of(Ops.REDUCE))
         if sums:
             several = self.columns_at_once(r, width, sums)
             if several and not reduces:
@@ -145,7 +141,7 @@ class LaneChooser(Chooser):
         if is_stage_range(self.nest, r):
             several = 0
         across = None if reduces else self.line_range(r)
-        outer = self.outer_after(Vector(r.arg[0], width))
+        outer = self.outer_after(Vector(r.identity, width))
         if across is not None:
             self.tile_transpose(outer, across, width)
             return
@@ -161,17 +157,17 @@ class LaneChooser(Chooser):
     def two_rows_at_once(self) -> None:
         """The only sum's loop two iterations at a time (2.4 ms instead of 2.9 for a row times a 4096 x 4096
         matrix on two cores)."""
-        for node in self.nest.toposort():
+        for node in self.nest.nodes_of(Ops.REDUCE):
             closed = node.closed_ranges
-            if node.op is Ops.REDUCE and closed and closed[-1].extent >= 2 * MOST_COLUMNS:
-                self.take(Unroll(closed[-1].arg[0], 2))
+            if closed and closed[-1].extent >= 2 * MOST_COLUMNS:
+                self.take(Unroll(closed[-1].identity, 2))
                 return
 
     def columns_at_once(self, r: UOp, width: int, sums: int) -> int:
         """Vectors beside each other where each lane sums up its own column: memory is read in runs as long as
         the registers allow, while every thread still has columns of its own, or all of a short row where
         other loops have shares for them."""
-        others = prod(o.extent for o in output_ranges(self.nest) if o is not r)
+        others = iterations(output_ranges(self.nest) - {r})
         for vectors in (MOST_COLUMNS, 8, 4, 2):
             fits = vectors * sums <= self.machine.registers // 2
             is_row = r.extent == width * vectors and others >= 2 * self.machine.threads
@@ -209,7 +205,7 @@ class LaneChooser(Chooser):
         2.4)."""
         if lanes is None or lines is None:
             return
-        order = [r.arg[0] for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
+        order = [r.identity for r in loops_of(self.nest.src[0])]
         if len(self.nest.src) > 1 or lanes not in order or lines not in order or self.has_statistics():
             return
         wanted = [r for r in order if r not in (lanes, lines)] + [lanes, lines]
@@ -231,9 +227,9 @@ class LaneChooser(Chooser):
                 continue
             for store in self.nest.src:
                 for r in store.closed_ranges:
-                    is_long = r.extent >= LINE_ITEMS and r.arg[1] is RangeKind.LOOP
+                    is_long = r.extent >= LINE_ITEMS and r.kind is RangeKind.LOOP
                     if r is not lane and access.step(r) == 1 and is_long:
-                        return int(r.arg[0])
+                        return r.identity
         return None
 
     def write_out_windows(self) -> None:
@@ -242,23 +238,23 @@ class LaneChooser(Chooser):
         outside the image is known early. Of large windows the innermost taps alone are written out."""
         taps, across = self.windows()
         for r in taps if across else self.short_sums(taps):
-            self.take(Unroll(r.arg[0], r.extent))
+            self.take(Unroll(r.identity, r.extent))
         for loop in across:
             if (size := tile_size(loop.extent, MOST_OVERLAPPING)) > 1:
-                self.take(Upcast(loop.arg[0], size))
+                self.take(Upcast(loop.identity, size))
 
     def short_sums(self, taps: list[UOp]) -> list[UOp]:
         """Those of the taps, the innermost first, that make no long body written out, where no window shares
         what it loads with another (32 parts of a weight's gradient, added up in 16 vectors: 512 loads took
         twice as long as a loop, and five times as long to compile)."""
-        reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE]
-        vectors = max((prod(r.extent for r in n.ranges if r.arg[1] is RangeKind.UNROLL) for n in reduces),
+        reduces = self.nest.nodes_of(Ops.REDUCE)
+        vectors = max((iterations(r for r in n.ranges if r.kind is RangeKind.UNROLL) for n in reduces),
                       default=1)
         values = [*reduces, *(n for n in self.nest.toposort() if n.op is Ops.LOAD or is_computed(n))]
         short: list[UOp] = []
         for r in taps:
             written = [*short, r]
-            items = sum(work_of(n) * prod(t.extent for t in written if t in n.ranges | set(n.closed_ranges))
+            items = sum(work_of(n) * iterations(t for t in written if t in n.ranges.union(n.closed_ranges))
                         for n in values)
             if vectors * items > MOST_WRITTEN_OUT:
                 break
@@ -268,11 +264,11 @@ class LaneChooser(Chooser):
     def windows(self) -> tuple[list[UOp], list[UOp]]:
         """(the taps of small windows, the innermost first; the loops over outputs whose neighbouring
         iterations share what they read), both empty where there are none."""
-        reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
+        reduces = [n for n in self.nest.nodes_of(Ops.REDUCE) if n.closed_ranges]
         taps = list(dict.fromkeys(r for n in reduces for r in n.closed_ranges))
         if not taps or len(reduces) > len(self.nest.src) or self.has_statistics() or \
                 any(n.closed_ranges != tuple(taps) for n in reduces) or \
-                any(r.arg[1] is not RangeKind.LOOP for r in taps):
+                any(r.kind is not RangeKind.LOOP for r in taps):
             return [], []
         sizes = itertools.accumulate((r.extent for r in reversed(taps)), operator.mul)
         small = [r for r, written in zip(reversed(taps), sizes, strict=True) if written <= MOST_TAPS]
@@ -289,7 +285,7 @@ class LaneChooser(Chooser):
                 reach = [(abs(load.step(t) or 0), t.extent) for t in taps]
                 shared = any(own and abs(step or 0) % own == 0 and abs(step or 0) < own * count
                              for own, count in reach)
-                if step and shared and r.arg[1] is RangeKind.LOOP:
+                if step and shared and r.kind is RangeKind.LOOP:
                     return r
         return None
 
@@ -302,6 +298,11 @@ def is_computed(node: UOp) -> bool:
 def work_of(node: UOp) -> int:
     """Operations that a node takes."""
     return FUNCTION_WORK if node.op in Family.ELEMENTARY else 1
+
+
+def _runs(node: UOp) -> int:
+    """How often a value is taken by what closes loops."""
+    return iterations(node.ranges.union(node.closed_ranges))
 
 
 def _is_smooth(r: UOp, loads: list[MemoryAccess]) -> bool:
@@ -318,9 +319,9 @@ def reading_cost(step: int | None) -> float:
 
 def stores_vectors(store: UOp) -> bool:
     """True if the lanes of the STORE fill aligned places of memory."""
-    lanes = [r for r in store.closed_ranges if r.arg[1] is RangeKind.VECTOR]
-    if len(lanes) != 1 or len(store.src[0].src) == 3:
+    lanes = [r for r in store.closed_ranges if r.kind is RangeKind.VECTOR]
+    if len(lanes) != 1 or store.mask is not None:
         return False
-    offset = store.src[0].src[1]
-    first = offset.substitute({lanes[0]: UOp.const(0, offset.dtype)})
+    offset = store.offset
+    first = offset.substitute({lanes[0]: ZERO})
     return linear_terms(offset).terms.get(lanes[0]) == 1 and is_multiple(first, lanes[0].extent)

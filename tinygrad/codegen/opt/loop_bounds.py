@@ -12,13 +12,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import mask_of
 from tinygrad.codegen.predicate import reduce_identity
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, values_of
+from tinygrad.codegen.ranges import ACCUMULATING, ZERO, closed_within, fresh_identity, is_plain, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import conjuncts, linear_terms
@@ -47,63 +47,57 @@ class LoopSpan:
         return LoopSpan(begin, sure_begin, sure_end, end.maximum(sure_end))
 
 
+LoopBounds = tuple[UOp, tuple[UOp, ...]]
+"""A loop, and the sources that it has then: its end, or its extent, where it begins and its end."""
+
+
 def tighten_loop_bounds(nest: UOp) -> UOp:
     """The nest without the iterations that change nothing."""
-    nest = _tighten_stores(nest)
-    nest = _tighten_tiles(nest)
+    nest = _tightened(nest, _ends_of_storing)
+    nest = _tightened(nest, _loops_over_less)
     nest = _tighten_sums(nest)
-    return _tighten_filling(nest)
+    return _tightened(nest, _bounds_of_filling)
 
 
 def has_loose_bounds(nest: UOp) -> bool:
     """True if `tighten_loop_bounds` would change the nest."""
-    sums = any(_span_of_sum(n) is not None for n in nest.toposort() if n.op is Ops.REDUCE)
-    stores = any(_end_of_storing(nest, loop) is not None for loop in _loops_of_stores(nest))
-    return sums or stores or _loop_over_less(nest) is not None
+    return any(_span_of_sum(n) is not None for n in nest.nodes_of(Ops.REDUCE)) or \
+        any(_ends_of_storing(nest)) or any(_loops_over_less(nest))
+
+
+def _tightened(nest: UOp, find: Callable[[UOp], Iterator[LoopBounds]]) -> UOp:
+    """The nest with the loops that `find` finds in it, one after the other, in their new bounds."""
+    while (found := next(find(nest), None)) is not None:
+        loop, bounds = found
+        nest = nest.substitute({loop: loop.replace(src=bounds)})
+    return nest
 
 
 # --- outputs ------------------------------------------------------------------------------------------------
 
 
-def _tighten_stores(nest: UOp) -> UOp:
-    """Shorter loops over outputs that are stored under conditions."""
-    while True:
-        ends = ((loop, _end_of_storing(nest, loop)) for loop in _loops_of_stores(nest))
-        loop, end = next(((loop, end) for loop, end in ends if end is not None), (None, None))
-        if loop is None or end is None:
-            return nest
-        nest = nest.substitute({loop: loop.replace(src=(end,))})
-
-
-def _loops_of_stores(nest: UOp) -> list[UOp]:
-    """The loops that only STOREs under conditions close, of extents that are known."""
-    others = {r for n in nest.toposort() if n.op in ACCUMULATING for r in n.closed_ranges}
-    masked = [store for store in nest.src if len(store.src[0].src) == 3]
-    closed = dict.fromkeys(r for store in masked for r in store.closed_ranges)
-    return [r for r in closed if r.arg[1] is RangeKind.LOOP and len(r.src) == 1
-            and r.src[0].op is Ops.CONST and r not in others]
-
-
-def _end_of_storing(nest: UOp, loop: UOp) -> UOp | None:
-    """Where `loop` may stop, since no STORE that closes it writes further; None if one may write to its
-    end."""
-    ends = [_end_of_store(store, loop) for store in nest.src if loop in store.closed_ranges]
-    known = [end for end in ends if end is not None]
-    if len(known) < len(ends):
-        return None
-    end = known[0]
-    for other in known[1:]:
-        end = end.maximum(other)
-    return end if end.bounds[0] < loop.extent else None
+def _ends_of_storing(nest: UOp) -> Iterator[LoopBounds]:
+    """The loops over outputs, of extents that are known, that may stop, since no STORE that closes them
+    writes further and nothing else closes them."""
+    others = {r for n in nest.nodes_of(*ACCUMULATING) for r in n.closed_ranges}
+    masked = (store for store in nest.src if store.mask is not None)
+    for loop in dict.fromkeys(r for store in masked for r in store.closed_ranges):
+        if not is_plain(loop) or loop in others:
+            continue
+        ends = [_end_of_store(store, loop) for store in nest.src if loop in store.closed_ranges]
+        known = [end for end in ends if end is not None]
+        if len(known) == len(ends):
+            end = functools.reduce(UOp.maximum, known)
+            if end.bounds[0] < loop.extent:
+                yield loop, (end,)
 
 
 def _end_of_store(store: UOp, loop: UOp) -> UOp | None:
     """Where one STORE writes no further, by those conditions of it that end `loop`."""
-    at = store.src[0]
     around = store.closed_ranges[:store.closed_ranges.index(loop)]
-    outer = frozenset(r for r in around if r.arg[1] not in _AT_ONCE)
+    outer = frozenset(r for r in around if r.kind not in _AT_ONCE)
     end: UOp | None = None
-    for condition in conjuncts(at.src[2]) if len(at.src) == 3 else []:
+    for condition in [] if store.mask is None else conjuncts(store.mask):
         difference = below_zero(condition)
         if difference is None or loop not in difference.ranges:
             continue
@@ -134,28 +128,17 @@ def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | 
 # --- the largest item and sums weighted by it ---------------------------------------------------------------
 
 
-def _tighten_tiles(nest: UOp) -> UOp:
-    """Shorter loops over tiles whose items are all -inf: they add nothing to sums of e^(x - max x)."""
-    while (found := _loop_over_less(nest)) is not None:
-        loop, begin, end = found
-        src = (end,) if begin.is_zero else (loop.src[0], begin, end)
-        nest = nest.substitute({loop: loop.replace(src=src)})
-    return nest
-
-
-def _loop_over_less(nest: UOp) -> tuple[UOp, UOp, UOp] | None:
-    """(a loop that finds the largest item of a row, its first iteration with another item than -inf, the one
-    after the last), if it need not run everywhere."""
-    for node in nest.toposort():
-        value, loop = node.src if node.op is Ops.RUNNING else (node, node)
-        if value is node or loop.arg[1] is not RangeKind.LOOP or loop.src[0].op is not Ops.CONST or \
-                len(loop.src) != 1:
+def _loops_over_less(nest: UOp) -> Iterator[LoopBounds]:
+    """The loops that find the largest item of a row, from the first iteration with another item than -inf to
+    the last: tiles whose items are all -inf add nothing to sums of e^(x - max x)."""
+    for node in nest.nodes_of(Ops.RUNNING):
+        value, loop = node.src
+        if not is_plain(loop):
             continue
-        outer = frozenset(r for r in node.ranges - {loop} if r.arg[1] not in _AT_ONCE)
+        outer = frozenset(r for r in node.ranges - {loop} if r.kind not in _AT_ONCE)
         span = _span_of_conditions(_conditions_of_items(value), loop, outer)
         if span is not None and (span.begin.bounds[1] > 0 or span.end.bounds[0] < loop.extent):
-            return loop, span.begin, span.end
-    return None
+            yield loop, (span.end,) if span.begin.is_zero else (loop.src[0], span.begin, span.end)
 
 
 def _conditions_of_items(value: UOp) -> Iterator[UOp]:
@@ -166,8 +149,8 @@ def _conditions_of_items(value: UOp) -> Iterator[UOp]:
             value = value.src[1]
         elif _is_largest_of_items(value):
             value = value.src[0]
-        elif value.op is Ops.LOAD and value.src[0].src[0].op is Ops.STAGE:
-            value = value.src[0].src[0].src[0]
+        elif value.op is Ops.LOAD and value.memory.op is Ops.STAGE:
+            value = value.memory.src[0]
         else:
             return
 
@@ -202,9 +185,9 @@ def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
     mask = mask_of(node.src[0], reduce_identity(node.arg, node.dtype))
     if mask is None:
         return None
-    outer = frozenset(r for r in node.ranges if r.arg[1] not in _AT_ONCE)
+    outer = frozenset(r for r in node.ranges if r.kind not in _AT_ONCE)
     for loop in closed:
-        if loop.arg[1] is RangeKind.LOOP and len(loop.src) == 1:
+        if loop.kind is RangeKind.LOOP and len(loop.src) == 1:
             span = _span_of_conditions(conjuncts(mask), loop, outer)
             if span is not None:
                 return loop, span
@@ -219,11 +202,12 @@ def _shortened(node: UOp, found: tuple[UOp, LoopSpan], identities: Iterator[int]
     others = [r for r in node.closed_ranges if r is not loop]
 
     def part(body: UOp, begin: UOp, end: UOp) -> UOp:
-        r = loop.replace(src=(loop.src[0], begin, end), arg=(next(identities), loop.arg[1]))
+        r = loop.replace(src=(loop.src[0], begin, end), arg=(next(identities), loop.kind))
         own = {loop: r}
-        for c in _loops_inside(body, loop):
+        inside = closed_within(body, loop)
+        for c in (n for n in body.nodes_of(Ops.RANGE) if n in inside):  # what others' bounds need first
             bounds = tuple(bound.substitute(own) for bound in c.src)
-            own[c] = c.replace(src=bounds, arg=(next(identities), c.arg[1]))
+            own[c] = c.replace(src=bounds, arg=(next(identities), c.kind))
         return body.substitute(own).reduce_ranges(node.arg, *others, r)
 
     if value.src[1].op is not Ops.MUL:
@@ -232,14 +216,6 @@ def _shortened(node: UOp, found: tuple[UOp, LoopSpan], identities: Iterator[int]
         (value, span.sure_end, span.end)
     parts = [part(body, begin, end) for body, begin, end in pieces if begin is not end]
     return functools.reduce(lambda a, b: simplified(node.arg, node.dtype, a, b), parts)
-
-
-def _loops_inside(body: UOp, loop: UOp) -> list[UOp]:
-    """The loops of what is reduced or filled again in every iteration of `loop`, those that others' bounds
-    depend on first: each of its parts has its own."""
-    clamped = {c for n in body.toposort() if n.op in ACCUMULATING and loop in n.ranges
-              for c in n.closed_ranges}
-    return [n for n in body.toposort() if n in clamped]
 
 
 def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
@@ -276,14 +252,14 @@ def span_of(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> LoopSpan | Non
     if step == 0 or loop in rest.ranges:
         return None
     lowest, highest = _extremes(rest, outer)
-    zero, extent = UOp.const(0, dtypes.index), UOp.const(loop.extent, dtypes.index)
+    extent = UOp.const(loop.extent, dtypes.index)
 
     def clamped(position: UOp) -> UOp:
-        return position.maximum(zero).minimum(extent)
+        return position.maximum(ZERO).minimum(extent)
 
     if step > 0:  # step * loop + rest < 0 up to some iteration
         end, sure_end = clamped((step - 1 - lowest) // step), clamped((step - 1 - highest) // step)
-        return LoopSpan(zero, zero, sure_end, end)
+        return LoopSpan(ZERO, ZERO, sure_end, end)
     begin, sure_begin = clamped(lowest // -step + 1), clamped(highest // -step + 1)
     return LoopSpan(begin, sure_begin, extent, extent)
 
@@ -313,20 +289,15 @@ def _undivided(index: UOp) -> UOp:
 # --- memory -------------------------------------------------------------------------------------------------
 
 
-def _tighten_filling(nest: UOp) -> UOp:
-    """Shorter loops for the STAGEs of one row that are only read by loops that begin late or stop early, or
-    under conditions that do."""
-    while True:
-        reads = _guarded_reads(nest)
-        for stage in dict.fromkeys(load.src[0].src[0] for load, _ in reads):
-            bounds = _bounds_of_reading(stage, [read for read in reads if read[0].src[0].src[0] is stage])
-            if bounds is not None:
-                loop = stage.closed_ranges[0]
-                shorter = loop.replace(src=(loop.src[0], *bounds))
-                nest = nest.substitute({loop: shorter})
-                break
-        else:
-            return nest
+def _bounds_of_filling(nest: UOp) -> Iterator[LoopBounds]:
+    """The outermost loops of the STAGEs of one row that are only read by loops that begin late or stop early,
+    or under conditions that do."""
+    reads = _guarded_reads(nest)
+    for stage in dict.fromkeys(load.memory for load, _ in reads):
+        bounds = _bounds_of_reading(stage, [read for read in reads if read[0].memory is stage])
+        if bounds is not None:
+            loop = stage.closed_ranges[0]
+            yield loop, (loop.src[0], *bounds)
 
 
 Read = tuple[UOp, frozenset[UOp]]
@@ -337,8 +308,8 @@ def _guarded_reads(nest: UOp) -> list[Read]:
     """Every LOAD from a STAGE, by the ways on which what closes a loop uses it."""
     pending: list[Read] = []
     for node in nest.toposort():
-        if node.op is Ops.STORE and len(node.src[0].src) == 3:
-            pending.append((node.src[1], frozenset(conjuncts(node.src[0].src[2]))))
+        if node.op is Ops.STORE and node.mask is not None:
+            pending.append((node.src[1], frozenset(conjuncts(node.mask))))
             pending.append((node.src[0], frozenset()))
         elif node.op is Ops.STORE or node.op in ACCUMULATING:
             pending.extend((value, frozenset()) for value in values_of(node))
@@ -348,7 +319,7 @@ def _guarded_reads(nest: UOp) -> list[Read]:
         node, masks = pending.pop()
         if node.op in ACCUMULATING:
             continue
-        if node.op is Ops.LOAD and node.src[0].src[0].op is Ops.STAGE:
+        if node.op is Ops.LOAD and node.memory.op is Ops.STAGE:
             reads.append((node, masks))
         sources = [(s, masks) for s in node.src]
         if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
@@ -362,17 +333,17 @@ def _guarded_reads(nest: UOp) -> list[Read]:
 def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
     """Where the outermost loop that fills `stage` may begin and end, since no reader goes further."""
     loop = stage.closed_ranges[0]
-    if len(loop.src) != 1 or loop.arg[1] is not RangeKind.LOOP:
+    if len(loop.src) != 1 or loop.kind is not RangeKind.LOOP:
         return None
     item_steps = 1
     for r in stage.closed_ranges[1:]:
         if len(r.src) != 1:
             return None
         item_steps *= r.extent
-    outer = frozenset(r for r in stage.ranges if r.arg[1] not in _AT_ONCE)
+    outer = frozenset(r for r in stage.ranges if r.kind not in _AT_ONCE)
     begins, ends = [], []
     for load, masks in reads:
-        found = _bounds_of_read(load.src[0].src[1], masks, outer)
+        found = _bounds_of_read(load.offset, masks, outer)
         if found is None:
             return None
         begins.append(found[0] // item_steps)
@@ -384,7 +355,7 @@ def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
 def _bounds_of_read(item: UOp, masks: frozenset[UOp], outer: frozenset[UOp]) -> tuple[UOp, UOp] | None:
     """[begin, end) of what a LOAD of `item` can read where `masks` hold, in terms of the loops `outer`; None
     if it may be everything."""
-    begins, ends = [UOp.const(0, dtypes.index)], []
+    begins, ends = [ZERO], []
     for difference in map(below_zero, masks):
         if difference is not None:  # item = rest + difference is below rest; item = rest - difference above
             ends.append(_extremes(item - difference, outer)[1])

@@ -15,11 +15,10 @@ from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.loop_bounds import below_zero, span_of
 from tinygrad.codegen.opt.loops import writes_what_it_reads
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, is_plain
+from tinygrad.codegen.ranges import ACCUMULATING, closers, copies_of, fresh_identity, is_plain, iterations
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
 
 MOST_STORES = 64
 """STOREs of a kernel whose loops are cut: the time that it takes to compile is theirs."""
@@ -32,17 +31,18 @@ MOST_QUOTIENTS = 4
 def partition(nest: UOp, loop: UOp, begins: Sequence[int]) -> UOp:
     """The nest with `loop` cut where these iterations begin. Raises ValueError where something else than
     STOREs closes it, or memory that is written is read."""
-    inside = [n for n in nest.toposort() if n.op in ACCUMULATING and loop in n.closed_ranges]
+    inside = any(n.op is not Ops.STORE for n in closers(nest, loop))
     if inside or not is_plain(loop) or writes_what_it_reads(nest):
-        raise ValueError(f"r{loop.arg[0]} is no loop of outputs alone, each of them there once")
+        raise ValueError(f"r{loop.identity} is no loop of outputs alone, each of them there once")
     identities = itertools.count(fresh_identity(nest))
     stores = [store for store in nest.src if loop not in store.closed_ranges]
     cut = [store for store in nest.src if loop in store.closed_ranges]
     around = frozenset(r for store in cut for r in store.closed_ranges[:store.closed_ranges.index(loop)])
     for begin, end in itertools.pairwise((0, *begins, loop.extent)):
         piece = UOp.range(end - begin, next(identities))
-        loops = {r: r.replace(arg=(next(identities), r.arg[1])) if r is not loop else piece
-                 for r in dict.fromkeys(r for store in cut for r in store.closed_ranges) if r not in around}
+        closed = dict.fromkeys(r for store in cut for r in store.closed_ranges)
+        loops = copies_of((r for r in closed if r not in around and r is not loop), identities)
+        loops[loop] = piece
         changes = loops | {loop: piece + begin if end - begin > 1 else UOp.const(begin, dtypes.index)}
         for store in cut:
             address, value = (_at(source, changes) for source in store.src[:2])
@@ -56,27 +56,24 @@ def partition(nest: UOp, loop: UOp, begins: Sequence[int]) -> UOp:
 def _at(value: UOp, changes: dict[UOp, UOp]) -> UOp:
     """`value` in other loops, with what their bounds decide."""
 
-    def instead(node: UOp) -> UOp | None:
-        return changes.get(node, node) if node in changes or node.ranges.isdisjoint(changes) else None
-
     def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if src != node.src and node.op in Family.ELEMENTWISE:
             return simplified(node.op, node.dtype, *src)
         return node.with_sources(src)
 
-    return value.rebuild(over, instead)
+    return value.rebuild(over, done=dict(changes))
 
 
 def partitions(nest: UOp, lanes: int) -> tuple[UOp, list[int]] | None:
     """(a loop over outputs, the iterations at which masks inside begin to hold or cease to), where there are
     fewer of them than vectors of `lanes` along memory; None where there is none. Of windows only a loop along
     memory: what is masked around it is so for whole vectors."""
-    reduces = [n for n in nest.toposort() if n.op in ACCUMULATING]
+    reduces = nest.nodes_of(*ACCUMULATING)
     if writes_what_it_reads(nest) or not _are_windows(reduces):
         return None
     for store in nest.src:
         differences = _differences(store)
-        steps = steps_of(store.src[0].src[1])[0]
+        steps = steps_of(store.offset)[0]
         for loop in store.closed_ranges if differences else ():
             begins = sorted({b for d in differences for b in _changes(d, loop)}) if is_plain(loop) else []
             most = loop.extent // lanes if steps.get(loop) == 1 else 0 if reduces else loop.extent
@@ -92,7 +89,7 @@ def _are_windows(reduces: Sequence[UOp]) -> bool:
     for node in reduces:
         loops = frozenset(node.closed_ranges)
         inside = [taps[n] for n in node.src[0].toposort() if n in taps and loops & n.ranges]
-        taps[node] = int(prod(r.extent for r in loops)) * max(inside, default=1)
+        taps[node] = iterations(loops) * max(inside, default=1)
         if node.op is not Ops.REDUCE or taps[node] > MOST_TAPS:
             return False
     return True
@@ -102,7 +99,7 @@ def _differences(store: UOp) -> list[UOp]:
     """Indices that become negative where a mask changes, or one of few quotients in an address."""
     found: list[UOp] = []
     nodes = store.toposort()
-    masks = [n.src[2] for n in nodes if n.op is Ops.INDEX and len(n.src) == 3]
+    masks = [n.mask for n in nodes if n.op is Ops.INDEX and n.mask is not None]
     masks += [n.src[0] for n in nodes if n.op is Ops.WHERE and n.dtype is not dtypes.index]
     for condition in UOp.sink(dict.fromkeys(masks)).toposort():
         difference = below_zero(condition)

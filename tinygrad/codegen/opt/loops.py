@@ -8,11 +8,12 @@ tile, it masks what lies outside. A reduce adds a masked tail of its own, so the
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import itertools
+from collections.abc import Sequence
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import product_in
+from tinygrad.codegen.opt.blocks import reduce_in_block
 from tinygrad.codegen.predicate import (
     identity_unless,
     mask_loads_along,
@@ -20,9 +21,17 @@ from tinygrad.codegen.predicate import (
     masked_term,
     store_where,
 )
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, values_of
-from tinygrad.dtype import dtypes
-from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.codegen.ranges import (
+    ACCUMULATING,
+    change_closers,
+    closed_within,
+    closers,
+    copies_of,
+    counter,
+    fresh_identity,
+    values_of,
+)
+from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, round_up
 
@@ -30,96 +39,104 @@ from tinygrad.helpers import ceildiv, round_up
 
 
 def with_kind(r: UOp, kind: RangeKind) -> UOp:
-    return r.replace(arg=(r.arg[0], kind))
+    return r.replace(arg=(r.identity, kind))
 
 
 def is_reduce_range(nest: UOp, r: UOp) -> bool:
     """True if a REDUCE closes `r`, False if a STORE or STAGE does."""
-    return any(n.op is Ops.REDUCE and r in n.closed_ranges for n in nest.toposort())
+    return any(n.op is Ops.REDUCE for n in closers(nest, r))
 
 
 def is_stage_range(nest: UOp, r: UOp) -> bool:
     """True if a STAGE closes `r`."""
-    return any(n.op is Ops.STAGE and r in n.closed_ranges for n in nest.toposort())
+    return any(n.op is Ops.STAGE for n in closers(nest, r))
 
 
 def is_shared(nest: UOp, r: UOp) -> bool:
     """True if every STORE closes `r` and nothing inside does: its iterations have outputs of their
     own."""
-    return all((n.op is Ops.STORE) == (r in n.closed_ranges)
-               for n in nest.toposort() if n.op is Ops.STORE or n.op in ACCUMULATING)
+    return set(closers(nest, r)) == set(nest.src)
 
 
 def are_shared(nest: UOp, loops: Sequence[UOp]) -> bool:
     """True if every STORE closes one of the `loops`, nothing else does, and everything else is inside one."""
-    others = [n for n in nest.toposort() if n.op in ACCUMULATING]
     return all(len(set(loops).intersection(store.closed_ranges)) == 1 for store in nest.src) and \
-        not any(n.ranges.isdisjoint(loops) or set(loops).intersection(n.closed_ranges) for n in others)
+        not any(n.ranges.isdisjoint(loops) or set(loops).intersection(n.closed_ranges)
+                for n in nest.nodes_of(*ACCUMULATING))
 
 
 def writes_what_it_reads(nest: UOp) -> bool:
     """True if a buffer is both loaded and stored: then nothing may be computed twice."""
-    stored = {s.src[0].src[0] for s in nest.src}
-    return any(n.op is Ops.LOAD and n.src[0].src[0] in stored for n in nest.toposort())
+    stored = {store.memory for store in nest.src}
+    return any(load.memory in stored for load in nest.nodes_of(Ops.LOAD))
 
 
 def thread_extent(program: list[UOp]) -> int:
     """Iterations of a program's THREAD range, 1 if it has none."""
-    return next((n.extent for n in program if n.op is Ops.RANGE and n.arg[1] is RangeKind.THREAD), 1)
+    return next((n.extent for n in program if n.op is Ops.RANGE and n.kind is RangeKind.THREAD), 1)
 
 
 # --- changing ranges ----------------------------------------------------------------------------------------
 
 
-def replace_range(nest: UOp, old: UOp, closing: Callable[[UOp], list[UOp]], value: UOp) -> UOp:
-    """The nest with `value` in place of the counter `old`; nodes that close `old` close `closing(old)`
+def replace_range(nest: UOp, old: UOp, closing: Sequence[UOp], value: UOp) -> UOp:
+    """The nest with `value` in place of the counter `old`; nodes that close `old` close the ranges `closing`
     instead. Raises ValueError where `old` must run as it is."""
-    if old.arg[1] is RangeKind.IN_ORDER:
-        raise ValueError(f"r{old.arg[0]} runs in order, each iteration from what the one before left")
-
-    def instead(node: UOp) -> UOp | None:
-        if node is old:
-            return value
-        return node if old not in node.ranges and old not in node.closed_below else None
+    if old.kind is RangeKind.IN_ORDER:
+        raise ValueError(f"r{old.identity} runs in order, each iteration from what the one before left")
 
     def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        closed = node.closed_ranges
-        if old not in closed:
-            return node.with_sources(src)
-        values, loops = src[:len(src) - len(closed)], src[len(src) - len(closed):]
-        own = [n for r, new in zip(closed, loops, strict=True) for n in (closing(r) if r is old else [new])]
-        if value.op is Ops.RANGE:
-            own = [value if r is old else r for r in own]
-        return node.replace(src=(*values, *own))
+        at = node.src.index(old, len(values_of(node)))
+        return node.replace(src=(*src[:at], *closing, *src[at + 1:]))
 
-    return nest.rebuild(over, instead)
+    return change_closers(nest, old, over, value)
 
 
-def shared_out(nest: UOp, loops: Sequence[UOp], shares: int) -> UOp:
-    """The nest in so many shares that threads take, each of them a part of every one of the `loops`. Raises
-    ValueError where threads cannot share these."""
+def run_as(nest: UOp, r: UOp, kind: RangeKind) -> UOp:
+    """The nest with a range of another kind in the place of `r`."""
+    new = with_kind(r, kind)
+    return replace_range(nest, r, [new], new)
+
+
+def across_threads(nest: UOp, loop: UOp, others: Sequence[UOp] = (), shares: int = 0) -> UOp:
+    """The nest with `loop` across threads or, with `others`, in so many shares, each of them a part of every
+    one of these loops. Raises ValueError where threads cannot share them."""
+    if not others:
+        if not is_shared(nest, loop):
+            raise ValueError(f"threads cannot share r{loop.identity}: it is no loop of every STORE alone")
+        return run_as(nest, loop, RangeKind.THREAD)
+    loops = [loop, *others]
     if not are_shared(nest, loops):
-        raise ValueError(f"threads cannot share {', '.join(f'r{r.arg[0]}' for r in loops)}: each STORE, and "
-                         "all that it needs, has to be in one of them")
+        names = ", ".join(f"r{r.identity}" for r in loops)
+        raise ValueError(f"threads cannot share {names}: each STORE, and all that it needs, has to be in one "
+                         "of them")
     identity = fresh_identity(nest)
     share = UOp.range(shares, identity, RangeKind.THREAD)
-    for number, r in enumerate(loops):
-        bounds = (share + i for i in range(2))
-        part = UOp.new(Ops.RANGE, r.dtype, (r.src[0], *(b * r.extent // shares for b in bounds)),
-                       (identity + 1 + number, r.arg[1]))
-        nest = replace_range(nest, r, partial(_share_and_part, share, part), part)
+    for number, r in enumerate(loops, identity + 1):
+        bounds = (b * r.extent // shares for b in (share, share + 1))
+        part = r.replace(src=(r.src[0], *bounds), arg=(number, r.kind))
+        nest = replace_range(nest, r, [share, part], part)
     return nest
 
 
-def _share_and_part(share: UOp, part: UOp, _: UOp) -> list[UOp]:
-    return [share, part]
+def across_block(nest: UOp, r: UOp, threads: int, lanes: int) -> UOp:
+    """The nest with the innermost iterations of `r` across so many threads of a block, which combine what
+    they reduce, so many `lanes` side by side by exchanging values."""
+    if is_reduce_range(nest, r):
+        return reduce_in_block(nest, r, threads, lanes)
+    return split(nest, r, threads, RangeKind.LOCAL)
+
+
+def past_caches(nest: UOp) -> UOp:
+    """The nest with its results past the caches, straight to memory."""
+    return UOp.sink(s.replace(arg=Memory.GLOBAL) for s in nest.src)
 
 
 def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
     """`outer` and `inner`, which run one directly in the other, as one range."""
     both = UOp.range(outer.src[0] * inner.extent, fresh_identity(nest))
-    nest = replace_range(nest, outer, lambda r: [both], both // inner.extent)
-    return replace_range(nest, inner, lambda r: [], both % inner.extent)
+    nest = replace_range(nest, outer, [both], both // inner.extent)
+    return replace_range(nest, inner, [], both % inner.extent)
 
 
 def can_be_outermost(nest: UOp, r: UOp) -> bool:
@@ -133,150 +150,127 @@ def can_be_outermost(nest: UOp, r: UOp) -> bool:
 def outermost(nest: UOp, r: UOp) -> UOp:
     """`r` as the outermost of the loops that any node closes together with it."""
     if not _leads_stages(nest, r):
-        raise ValueError(f"r{r.arg[0]} is not the first of the loops in whose order staged memory lies")
-    if r.arg[1] is RangeKind.IN_ORDER:
-        raise ValueError(f"r{r.arg[0]} runs in order, inside the loops of its outputs")
+        raise ValueError(f"r{r.identity} is not the first of the loops in whose order staged memory lies")
+    if r.kind is RangeKind.IN_ORDER:
+        raise ValueError(f"r{r.identity} runs in order, inside the loops of its outputs")
     if not can_be_outermost(nest, r):
-        raise ValueError(f"r{r.arg[0]} is inside a loop in which something else runs too")
+        raise ValueError(f"r{r.identity} is inside a loop in which something else runs too")
 
     def first(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node.with_sources(src)
-        closed = new.closed_ranges
-        return new if r not in closed else \
-            new.replace(src=(*values_of(new), r, *(c for c in closed if c is not r)))
+        return new.replace(src=(*values_of(new), r, *(c for c in new.closed_ranges if c is not r)))
 
-    return nest.rebuild(first, lambda n: n if r not in n.closed_below else None)
+    return change_closers(nest, r, first)
 
 
-def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool) -> UOp:
+def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool = False) -> UOp:
     """`r` as an outer loop over an inner one of `amount` iterations that runs as `kind`.
 
     `own_accumulators` gives the inner iterations of a reduce accumulators of their own.
     """
     if amount < 2:
         raise ValueError(f"a split needs at least 2 inner iterations, got {amount}")
-    if any(n.op is Ops.SCATTER and r in n.closed_ranges for n in nest.toposort()):
-        raise ValueError(f"each iteration of r{r.arg[0]} adds to memory once: it must stay whole")
-    if is_reduce_range(nest, r):
-        if any(r in n.closed_ranges for n in nest.toposort() if n.op is not Ops.REDUCE):
-            raise ValueError(f"r{r.arg[0]} is a loop of a REDUCE and of what it fills: it must stay whole")
-        return _split_reduce(nest, r, amount, kind, own_accumulators)
-    return _split_outputs(nest, r, amount, kind)
+    ops = {n.op for n in closers(nest, r)}
+    if Ops.SCATTER in ops:
+        raise ValueError(f"each iteration of r{r.identity} adds to memory once: it must stay whole")
+    if Ops.REDUCE not in ops:
+        return _split_outputs(nest, r, amount, kind)
+    if len(ops) > 1:
+        raise ValueError(f"r{r.identity} is a loop of a REDUCE and of what it fills: it must stay whole")
+    return _split_reduce(nest, r, amount, kind, own_accumulators)
 
 
 def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
     extent = r.extent
     tiles = ceildiv(extent, amount)
     identity = fresh_identity(nest)
-    inner = UOp.range(amount, identity, kind)
-    outer = UOp.range(tiles, identity + 1, r.arg[1]) if tiles > 1 else UOp.const(0, dtypes.index)
+    inner, outer = UOp.range(amount, identity, kind), counter(tiles, identity + 1, r.kind)
     loops = [outer, inner] if tiles > 1 else [inner]
     start = outer * amount
-    if extent % amount == 0:
-        return replace_range(nest, r, lambda _: loops, start + inner)
-    if is_stage_range(nest, r):
+    place = start + inner
+    is_stage = is_stage_range(nest, r)
+    overlaps = bool(extent % amount) and tiles > 1 and kind is not RangeKind.LOCAL and not is_stage
+    if overlaps:
+        place = start.minimum(extent - amount) + inner
+    whole = replace_range(nest, r, loops, place)
+    if extent % amount == 0 or (overlaps and not writes_what_it_reads(nest)):
+        return whole
+    if is_stage:
         if not _leads_stages(nest, r):
-            raise ValueError(f"tiles of {amount} do not divide the {extent} iterations of r{r.arg[0]}, and "
+            raise ValueError(f"tiles of {amount} do not divide the {extent} iterations of r{r.identity}, and "
                              "other loops around it fill the same memory")
         # The memory is rounded up to whole tiles; nothing reads what lies beyond.
-        whole = replace_range(nest, r, lambda _: loops, start + inner)
-        return _masked_stages(whole, inner, (start + inner) < extent)
-    if tiles > 1 and kind is not RangeKind.LOCAL:
-        place = start.minimum(extent - amount) + inner
-        overlapping = replace_range(nest, r, lambda _: loops, place)
-        if not writes_what_it_reads(nest):
-            return overlapping
-        return UOp.sink(store_where(place >= start, s) if inner in s.closed_ranges else s
-                        for s in overlapping.src)
-    if any(n.op is Ops.LOAD and n.src[0].src[0].op is Ops.SCATTER and r in n.src[0].src[1].ranges
-           for n in nest.toposort()):
-        raise ValueError(f"sums by place are added up for the {extent} iterations of r{r.arg[0]} alone")
-    mask = (start + inner) < extent
-    masked = replace_range(nest, r, lambda _: loops, start + inner)
-    return UOp.sink(mask_store(s, mask) if inner in s.closed_ranges else s for s in masked.src)
+        return change_closers(whole, inner, lambda stage, src: stage.replace(
+            src=(mask_loads_along(src[0], place < extent), *src[1:])))
+    if not overlaps and any(load.memory.op is Ops.SCATTER and r in load.offset.ranges
+                            for load in nest.nodes_of(Ops.LOAD)):
+        raise ValueError(f"sums by place are added up for the {extent} iterations of r{r.identity} alone")
+
+    def masked(store: UOp, _: tuple[UOp, ...]) -> UOp:
+        return store_where(place >= start, store) if overlaps else mask_store(store, place < extent)
+
+    return change_closers(whole, inner, masked)
 
 
 def _leads_stages(nest: UOp, r: UOp) -> bool:
     """True if `r` is the outermost loop of every STAGE that closes it."""
-    closed = (n.closed_ranges for n in nest.toposort() if n.op is Ops.STAGE)
-    return all(c[0] is r for c in closed if r in c)
-
-
-def _masked_stages(nest: UOp, inner: UOp, mask: UOp) -> UOp:
-    """The nest with the STAGEs that close `inner` reading memory only where `mask` holds."""
-
-    def masked(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        if node.op is Ops.STAGE and inner in node.closed_ranges:
-            return node.replace(src=(mask_loads_along(src[0], mask), *src[1:]))
-        return node.with_sources(src)
-
-    return nest.rebuild(masked)
+    return all(n.closed_ranges[0] is r for n in closers(nest, r) if n.op is Ops.STAGE)
 
 
 def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool) -> UOp:
     identity = fresh_identity(nest)
-    inner = UOp.range(amount, identity, kind)
     tiles, rest = divmod(r.extent, amount)
-    outer = UOp.range(tiles, identity + 2, r.arg[1]) if tiles > 1 else UOp.const(0, dtypes.index)
-    inside_loops = [c for n in nest.toposort() if n.op in ACCUMULATING and r in n.ranges
-                    for c in n.closed_ranges]
-    own_loops = {c: c.replace(arg=(identity + 3 + i, c.arg[1]))
-                 for i, c in enumerate(dict.fromkeys(inside_loops))}
+    inner, outer = UOp.range(amount, identity, kind), counter(tiles, identity + 2, r.kind)
+    again = copies_of(closed_within(nest, r), itertools.count(identity + 3))
     """what runs inside `r` runs again in the tail, in loops of its own"""
 
     def in_parts(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        if r not in node.closed_ranges:
-            return node.with_sources(src)
-        value = src[0]
         others = [c for c in node.closed_ranges if c is not r]
         parts = []
+
+        def add_part(value: UOp, loops: list[UOp], last: UOp) -> None:
+            if own_accumulators:
+                value, loops = value.reduce_ranges(node.arg, *loops), []
+            parts.append(value.reduce_ranges(node.arg, *loops, last))
+
         if tiles:
-            main = value.substitute({r: outer * amount + inner})
-            parts.append(_reduced(node, main, [*others, *([outer] if tiles > 1 else [])], inner,
-                                  own_accumulators))
+            main = src[0].substitute({r: outer * amount + inner})
+            add_part(main, [*others, outer] if tiles > 1 else others, inner)
         if rest:
             is_written_out = kind is RangeKind.UNROLL
             tail = UOp.range(rest if is_written_out else amount, identity + 1, kind)
-            last = value.substitute({r: tail + tiles * amount, **own_loops})
-            masked = last if is_written_out else identity_unless(tail < rest, last, node.arg)
-            parts.append(_reduced(node, masked, others, tail, own_accumulators))
+            value = src[0].substitute({r: tail + tiles * amount, **again})
+            add_part(value if is_written_out else identity_unless(tail < rest, value, node.arg), others, tail)
         return parts[0] if len(parts) == 1 else simplified(node.arg, node.dtype, *parts)
 
-    return nest.rebuild(in_parts, lambda n: n if r not in n.closed_below else None)
-
-
-def _reduced(node: UOp, value: UOp, loops: list[UOp], inner: UOp, own_accumulators: bool) -> UOp:
-    if own_accumulators:
-        return value.reduce_ranges(node.arg, *loops).reduce_ranges(node.arg, inner)
-    return value.reduce_ranges(node.arg, *loops, inner)
+    return change_closers(nest, r, in_parts)
 
 
 def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
     """`r`, which REDUCEs close, rounded up to a multiple; values beyond its end are what changes nothing."""
     whole = UOp.range(round_up(r.extent, multiple), fresh_identity(nest))
-    mask = whole < r.extent
 
     def over_whole(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        if r not in node.closed_ranges:
-            return node.with_sources(src)
         if node.op is not Ops.REDUCE:
-            raise ValueError(f"r{r.arg[0]} is no loop of REDUCEs alone")
-        value = masked_term(mask, src[0].substitute({r: whole}), node.arg)
+            raise ValueError(f"r{r.identity} is no loop of REDUCEs alone")
+        value = masked_term(whole < r.extent, src[0].substitute({r: whole}), node.arg)
         return value.reduce_ranges(node.arg, *(whole if c is r else c for c in node.closed_ranges))
 
-    return nest.rebuild(over_whole)
+    return change_closers(nest, r, over_whole)
 
 
 # --- staging ------------------------------------------------------------------------------------------------
 
 
+def factors_of(node: UOp) -> tuple[UOp, ...]:
+    """The factors of the products that a REDUCE adds up; none of what is no such REDUCE."""
+    product = product_in(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
+    return () if product is None else product.src
+
+
 def operands(nest: UOp) -> list[UOp]:
     """The factors of the nest's sums of products, each once."""
     found: dict[UOp, None] = {}
-    for node in nest.toposort():
-        if node.op is Ops.MMA:
-            found.update(dict.fromkeys(node.src[:2]))
-        product = product_in(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
-        if product is not None:
-            found.update(dict.fromkeys(product.src))
+    for node in nest.nodes_of(Ops.MMA, Ops.REDUCE):
+        found.update(dict.fromkeys(node.src[:2] if node.op is Ops.MMA else factors_of(node)))
     return list(found)

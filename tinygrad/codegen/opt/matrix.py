@@ -15,19 +15,19 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import contraction_of, mask_of, narrower
 from tinygrad.codegen.opt.access import steps_of
+from tinygrad.codegen.opt.loops import is_shared
 from tinygrad.codegen.predicate import mask_loads_along, mask_store, zero_unless
-from tinygrad.codegen.ranges import fresh_identity
+from tinygrad.codegen.ranges import ZERO, closers, counter, fresh_identity
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
-from tinygrad.renderer.matrix_units import Bit, Fragment, MatrixUnit
+from tinygrad.renderer.matrix_units import Bit, MatrixUnit
 
 TF32_HALF, TF32_KEPT = 1 << 12, -1 << 13
 """Of the 23 bits of a float32's fraction, tf32 keeps 10: half of its last place, and a mask of what is
 kept."""
-ZERO = UOp.const(0, dtypes.index)
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,15 @@ class UnitAxis:
     def loops(self) -> list[UOp]:
         return [r for r in (self.outer, self.tile) if r.op is Ops.RANGE]
 
-    def index(self, bits: Sequence[Bit], numbers: dict[str, UOp]) -> UOp:
+    def index(self, bits: Sequence[Bit], lane: UOp, element: UOp) -> UOp:
         """The range's counter for a lane's element, where `bits` are those of its number in the tile."""
         named = [("t", -1 - place) if place < 0 else bits[place] for place in self.order]
         start: UOp = self.outer * 2 ** len(named)
-        return start + number_of(named, numbers)
+        return start + number_of(named, {"l": lane, "r": element, "t": self.tile})
+
+    def masked(self, value: UOp, at: UOp) -> UOp:
+        """`value` at this counter, with its loads masked where the tiles go beyond the range."""
+        return value if self.is_whole() else mask_loads_along(value, at < self.extent)
 
     def is_whole(self) -> bool:
         """Whether the tiles end where the range does."""
@@ -130,8 +134,7 @@ def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: b
     if tiles < 1 or tiles & tiles - 1:
         raise ValueError(f"tiles beside each other are a power of two, not {tiles}")
     groups = ceildiv(r.extent, size * tiles)
-    outer = UOp.range(groups, identity, kind) if groups > 1 else ZERO
-    tile = UOp.range(tiles, identity + 1, RangeKind.UNROLL) if tiles > 1 else ZERO
+    outer, tile = counter(groups, identity, kind), counter(tiles, identity + 1, RangeKind.UNROLL)
     own = range(len(lane_bits))
     numbers = [-1 - i for i in range(tiles.bit_length() - 1)]
     if not together:
@@ -140,14 +143,24 @@ def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: b
     return UnitAxis(r.extent, outer, tile, (*registers, *numbers, *(i for i in own if i not in registers)))
 
 
+def operand(product: MatrixProduct, unit: MatrixUnit, is_left: bool, side: UnitAxis, depth: UnitAxis,
+            lane: UOp, element: UOp) -> UOp:
+    """A side of a product as a lane's element of the unit's tile, from memory."""
+    value, r, fragment = (product.a, product.m, unit.a) if is_left else (product.b, product.n, unit.b)
+    own, shared = (fragment.rows, fragment.columns) if is_left else (fragment.columns, fragment.rows)
+    at, along = side.index(own, lane, element), depth.index(shared, lane, element)
+    value = side.masked(value.substitute({r: at, product.k: along}), at)
+    if not depth.is_whole():
+        value = zero_unless(along < depth.extent, value)
+    return as_source(value, unit)
+
+
 # --- the change ---------------------------------------------------------------------------------------------
 
 
-def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
-                   tiles: tuple[int, int, int]) -> UOp:
+def on_matrix_unit(nest: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, *tiles: int) -> UOp:
     """The nest with the contraction over k on `unit`, by `tiles` of (m, n, k) beside each other. Raises
     ValueError where there is no such contraction, or where something else uses its ranges otherwise."""
-    m, n, k = ranges
     product = _only_product(nest, unit, m, n, k)
     reduce = product.reduce
     identity = fresh_identity(nest)
@@ -158,35 +171,23 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
                  (n, unit.n, tiles[1], unit.c.columns if unit.in_shared else unit.b.columns, [product.b]),
                  (k, unit.k, tiles[2], unit.depth_bits, [product.a, product.b])))]
     rows, columns, depth = sides
-    lane = UOp.range(unit.threads, identity + 6, RangeKind.LOCAL) if unit.threads > 1 else ZERO
+    lane = counter(unit.threads, identity + 6, RangeKind.LOCAL)
     of_a, of_b, of_c = (UOp.range(f.registers, identity + 7 + i, RangeKind.FRAGMENT)
                         for i, f in enumerate((unit.a, unit.b, unit.c)))
 
     def in_shared(value: UOp, side: UnitAxis, size: int, r: UOp) -> UOp:
         """Where the tile of an operand begins in shared memory."""
-        if value.op is not Ops.LOAD or value.src[0].src[0].op is not Ops.STAGE:
+        if value.op is not Ops.LOAD or value.memory.op is not Ops.STAGE:
             raise ValueError(f"{unit} reads shared memory, where its operands are not")
         if not (side.is_whole() and depth.is_whole()) or tiles[2] > 1:
             raise ValueError(f"tiles of {unit} do not divide what is in shared memory")
         count: UOp = side.outer * tiles[0 if r is m else 1] + side.tile
         return value.src[0].substitute({r: count * size, k: depth.outer * unit.k})
 
-    def numbers(axis: UnitAxis, element: UOp) -> dict[str, UOp]:
-        return {"l": lane, "r": element, "t": axis.tile}
-
-    def operand(value: UOp, fragment: Fragment, element: UOp, side: UnitAxis, r: UOp, is_left: bool) -> UOp:
-        own, shared = (fragment.rows, fragment.columns) if is_left else (fragment.columns, fragment.rows)
-        at, along = side.index(own, numbers(side, element)), depth.index(shared, numbers(depth, element))
-        value = value.substitute({r: at, k: along})
-        if not side.is_whole():
-            value = mask_loads_along(value, at < side.extent)
-        if not depth.is_whole():
-            value = zero_unless(along < depth.extent, value)
-        return as_tf32(value) if unit.rounds_to_tf32 else value
-
     src = (in_shared(product.a, rows, unit.m, m), in_shared(product.b, columns, unit.n, n), lane, of_c) \
-        if unit.in_shared else (operand(product.a, unit.a, of_a, rows, m, True),
-                                operand(product.b, unit.b, of_b, columns, n, False), lane, of_c, of_a, of_b)
+        if unit.in_shared else (operand(product, unit, True, rows, depth, lane, of_a),
+                                operand(product, unit, False, columns, depth, lane, of_b),
+                                lane, of_c, of_a, of_b)
     added = UOp.new(Ops.MMA, unit.result, src, unit)
     others = [r for r in reduce.closed_ranges if r is not k]
     total = added.reduce_ranges(Ops.ADD, *others, *depth.loops)
@@ -197,8 +198,8 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
         row, column = UOp.range(unit.m, identity + 10), UOp.range(unit.n, identity + 11, RangeKind.VECTOR)
         element, in_rows, within = row * unit.n + column, [], [row, column]
         total = total.stage(identity + 10, Memory.SCRATCH, of_c).index(element).load()
-    at_m = rows.index(unit.c.rows, numbers(rows, element))
-    at_n = columns.index(unit.c.columns, numbers(columns, element))
+    at_m = rows.index(unit.c.rows, lane, element)
+    at_n = columns.index(unit.c.columns, lane, element)
     changes = {reduce: total, m: at_m, n: at_n}
     loops = {m: [*rows.loops, *in_rows], n: columns.loops}
     conditions = [at < axis.extent for at, axis in ((at_m, rows), (at_n, columns)) if not axis.is_whole()]
@@ -206,27 +207,24 @@ def on_matrix_unit(nest: UOp, unit: MatrixUnit, ranges: tuple[UOp, UOp, UOp],
 
 
 def _only_product(nest: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> MatrixProduct:
-    nodes = nest.toposort()
-    closing = [node for node in nodes if k in node.closed_ranges]
+    closing = closers(nest, k)
     product = matrix_product(closing[0], unit, m, n, k) if len(closing) == 1 else None
     if product is None:
-        raise ValueError(f"no contraction over r{k.arg[0]} that {unit} could do")
+        raise ValueError(f"no contraction over r{k.identity} that {unit} could do")
     if not are_of_every_store(nest, (m, n)):
-        raise ValueError(f"r{m.arg[0]} and r{n.arg[0]} are no loops of every STORE alone")
+        raise ValueError(f"r{m.identity} and r{n.identity} are no loops of every STORE alone")
     return product
 
 
 def are_of_every_store(nest: UOp, ranges: Iterable[UOp]) -> bool:
     """Whether every STORE closes each of `ranges`, and nothing else does: a unit's tile is stored whole."""
-    nodes = nest.toposort()
-    return all((node.op is Ops.STORE) == (r in node.closed_ranges) for r in ranges
-               for node in nodes if node.op is Ops.STORE or r in node.closed_ranges)
+    return all(is_shared(nest, r) for r in ranges)
 
 
 def is_contiguous(values: Sequence[UOp], r: UOp) -> bool:
     """Whether a value reads memory whose items lie side by side along `r`."""
-    loads = [n for v in values for n in v.toposort(stop=lambda n: n.op is Ops.STAGE) if n.op is Ops.LOAD]
-    return any(steps_by_one(load.src[0].src[1], r) for load in loads)
+    return any(n.op is Ops.LOAD and steps_by_one(n.offset, r) for value in values
+               for n in value.toposort(stop=lambda n: n.op is Ops.STAGE))
 
 
 def steps_by_one(offset: UOp, r: UOp) -> bool:
@@ -248,8 +246,11 @@ def _changed_store(store: UOp, changes: dict[UOp, UOp], loops: dict[UOp, list[UO
     return new
 
 
-def as_tf32(value: UOp) -> UOp:
-    """A float32 rounded to 10 bits of fraction, halves away from zero, as `cvt.rna.tf32.f32` does."""
+def as_source(value: UOp, unit: MatrixUnit) -> UOp:
+    """A value as the unit looks at it: where that is in tf32, a float32 rounded to 10 bits of fraction,
+    halves away from zero, as `cvt.rna.tf32.f32` does."""
+    if not unit.rounds_to_tf32:
+        return value
     bits = value.bitcast(dtypes.int32)
     rounded = ((bits + TF32_HALF) & TF32_KEPT).bitcast(dtypes.float32)
     return value.ne(value).where(value, rounded)

@@ -219,7 +219,7 @@ def sample(nest: UOp, most: int) -> UOp:
 
 def _replace_loop(nest: UOp, old: UOp, new: UOp, counter: UOp) -> UOp:
     """`nest` with the loop `new` in place of `old`, whose counter then is `counter`."""
-    return replace_range(nest, old, lambda _: [new], counter)
+    return replace_range(nest, old, [new], counter)
 
 
 def agree(got: Array, expected: Array, dtype: DType) -> bool:

@@ -3,6 +3,8 @@ loop.
 """
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tinygrad.codegen.opt.access import index_uses, steps_of
 from tinygrad.graph.uop import UOp
 
@@ -15,7 +17,7 @@ def mergeable_pair(nest: UOp) -> tuple[UOp, UOp] | None:
     uses = [steps_of(u) for u in index_uses(nest)]
     seen: set[tuple[UOp, UOp]] = set()
     for closer in closers:
-        for outer, inner in zip(closer.closed_ranges, closer.closed_ranges[1:], strict=False):
+        for outer, inner in pairwise(closer.closed_ranges):
             if (outer, inner) not in seen and _can_merge(outer, inner, closers, uses):
                 return outer, inner
             seen.add((outer, inner))
@@ -25,8 +27,8 @@ def mergeable_pair(nest: UOp) -> tuple[UOp, UOp] | None:
 def loop_around(nest: UOp, r: UOp) -> UOp | None:
     """The range that `r` runs directly in, wherever either of them runs; None where there is none."""
     closers = [n for n in nest.toposort() if n.closed_ranges]
-    pairs = (pair for n in closers for pair in zip(n.closed_ranges, n.closed_ranges[1:], strict=False))
-    return next((outer for outer, inner in pairs if inner is r and outer.arg[1] is r.arg[1]
+    pairs = (pair for n in closers for pair in pairwise(n.closed_ranges))
+    return next((outer for outer, inner in pairs if inner is r and outer.kind is r.kind
                  and _runs_directly_in(outer, r, closers)), None)
 
 

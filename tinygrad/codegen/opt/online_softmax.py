@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.codegen.opt.cached_rows import row_form
 from tinygrad.codegen.predicate import identity_unless, masked_term
-from tinygrad.codegen.ranges import fresh_identity, output_ranges
+from tinygrad.codegen.ranges import fresh_identity, is_plain, output_ranges
 from tinygrad.graph.elementary import argument_of_exponential
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -64,7 +64,7 @@ def online_softmax_of(nest: UOp) -> SoftmaxSums | None:
     """The reduces of a nest that one loop can do; None where there are none, or where the nest has others
     that use them."""
     outputs = output_ranges(nest)
-    reduces = [n for n in nest.toposort() if n.op is Ops.REDUCE and n.closed_ranges and n.ranges <= outputs]
+    reduces = [n for n in nest.nodes_of(Ops.REDUCE) if n.closed_ranges and n.ranges <= outputs]
     for largest in reduces:
         found = _sums_over(largest, reduces)
         if found is not None:
@@ -96,8 +96,7 @@ def _sums_over(largest: UOp, reduces: list[UOp]) -> SoftmaxSums | None:
 
 def _is_plain(node: UOp) -> bool:
     """True for a REDUCE of one value over one loop of a fixed number of iterations."""
-    return len(node.src) == 2 and node.src[1].op is Ops.RANGE and len(node.src[1].src) == 1 and \
-        node.src[1].src[0].op is Ops.CONST and node.src[1].arg[1] is RangeKind.LOOP
+    return len(node.src) == 2 and is_plain(node.src[1])
 
 
 def _is_shift(found: WeightedSum, largest: UOp) -> bool:
@@ -161,7 +160,7 @@ def online_softmax(nest: UOp, loop: UOp, tile: int) -> UOp:
     """The nest with the reduces over `loop` and those that use it in one loop over tiles of so many items."""
     found = online_softmax_of(nest)
     if found is None or found.loop is not loop:
-        raise ValueError(f"r{loop.arg[0]} finds no largest item that weighted sums along the row use")
+        raise ValueError(f"r{loop.identity} finds no largest item that weighted sums along the row use")
     identity = fresh_identity(nest)
     tiles = UOp.range(ceildiv(loop.extent, tile), identity)
     item = UOp.range(tile, identity + 1, RangeKind.UNROLL)

@@ -1,41 +1,41 @@
-"""The changes of which a plan is made, a class each, with fields of its own and `apply`.
+"""The changes of which a plan is made, a class each, with fields of its own and the function that makes it.
 
 A field says what it holds: `Range` is the identity of a RANGE of the nest, `Value` the number of one
 among the `staging.stageable`, `Unit` the number of a matrix unit in `UNITS`; what is left are numbers of
-iterations, items, lanes or threads. Printing, renaming and storing a plan go by that.
+iterations, items, lanes or threads. Applying, printing, renaming and storing a plan go by that.
 """
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
+from functools import partial
 from typing import Any, ClassVar, Self, TypeAlias
 
-from tinygrad.codegen.opt.blocks import reduce_in_block, row_in_registers
+from tinygrad.codegen.opt.blocks import row_in_registers
 from tinygrad.codegen.opt.fused_attention import attention_on_unit
 from tinygrad.codegen.opt.interchange import interchange
 from tinygrad.codegen.opt.loop_bounds import tighten_loop_bounds
 from tinygrad.codegen.opt.loop_partition import partition
 from tinygrad.codegen.opt.loops import (
-    is_reduce_range,
-    is_shared,
+    across_block,
+    across_threads,
     merge,
     outermost,
     padded,
-    replace_range,
-    shared_out,
+    past_caches,
+    run_as,
     split,
-    with_kind,
 )
 from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.online_softmax import online_softmax
-from tinygrad.codegen.opt.prefetch import PrefetchHint, prefetch
+from tinygrad.codegen.opt.prefetch import prefetch
 from tinygrad.codegen.opt.scan import scan
 from tinygrad.codegen.opt.scatter_add import scatter_add
-from tinygrad.codegen.opt.staging import SharedTile, readers_of, staged
+from tinygrad.codegen.opt.staging import staged
 from tinygrad.codegen.opt.word_bytes import dot_bytes
-from tinygrad.codegen.ranges import range_named
-from tinygrad.graph.ops import Memory, RangeKind
+from tinygrad.codegen.ranges import range_named, ranges_named
+from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.matrix_units import UNITS
 
@@ -47,16 +47,26 @@ _WRITTEN: dict[str, Callable[[int], str]] = {
     "Range": "r{}".format, "Value": "value {}".format,
     "Unit": lambda number: str(UNITS[number])}
 """How a field of each type is printed."""
+_NAMED: dict[Any, Callable[[UOp, Any], Any]] = {
+    "Range": range_named, "tuple[Range, ...]": ranges_named, "Unit": lambda nest, number: UNITS[number]}
+"""What a field of each type names in a nest."""
 
 
 @dataclass(frozen=True)
 class Opt:
     """One change of a nest."""
 
+    change: ClassVar[Callable[..., UOp]]
+    """what makes it of a nest and what the fields name"""
+
     def apply(self, nest: UOp) -> UOp:
         """The nest with this change. Raises ValueError where it cannot be made, as where there is no such
         range."""
-        raise NotImplementedError
+        values = []
+        for f in fields(self):
+            value = getattr(self, f.name)
+            values.append(_NAMED[f.type](nest, value) if f.type in _NAMED else value)
+        return type(self).change(nest, *values)
 
     @classmethod
     def word(cls) -> str:
@@ -69,11 +79,11 @@ class Opt:
 
     def renamed(self, name: Callable[[Range], Range]) -> Self:
         """The same change of ranges of other names."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values: dict[str, Any] = {}
         for field in self._range_fields():
-            value = values[field]
+            value = getattr(self, field)
             values[field] = tuple(map(name, value)) if isinstance(value, tuple) else name(value)
-        return type(self)(**values)
+        return replace(self, **values)
 
     @classmethod
     def _range_fields(cls) -> list[str]:
@@ -107,9 +117,7 @@ class Merge(Opt):
 
     outer: Range
     inner: Range
-
-    def apply(self, nest: UOp) -> UOp:
-        return merge(nest, range_named(nest, self.outer), range_named(nest, self.inner))
+    change = merge
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,9 +125,7 @@ class Swap(Opt):
     """A range to the outside of the loops that close with it."""
 
     range: Range
-
-    def apply(self, nest: UOp) -> UOp:
-        return outermost(nest, range_named(nest, self.range))
+    change = outermost
 
 
 @dataclass(frozen=True, repr=False)
@@ -128,9 +134,7 @@ class Pad(Opt):
 
     range: Range
     multiple: int
-
-    def apply(self, nest: UOp) -> UOp:
-        return padded(nest, range_named(nest, self.range), self.multiple)
+    change = padded
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,43 +143,36 @@ class Splitting(Opt):
 
     range: Range
     amount: int
-    kind: ClassVar[RangeKind]
-    own_accumulators: ClassVar[bool] = False
-
-    def apply(self, nest: UOp) -> UOp:
-        return split(nest, range_named(nest, self.range), self.amount, self.kind, self.own_accumulators)
 
 
 class Split(Splitting):
     """A range as a loop over a shorter one."""
 
-    kind = RangeKind.LOOP
+    change = partial(split, kind=RangeKind.LOOP)
 
 
 class Vector(Splitting):
     """The innermost iterations as SIMD lanes."""
 
-    kind = RangeKind.VECTOR
-    own_accumulators = True
+    change = partial(split, kind=RangeKind.VECTOR, own_accumulators=True)
 
 
 class Upcast(Splitting):
     """The innermost iterations as registers, each with its own accumulators."""
 
-    kind = RangeKind.UNROLL
+    change = partial(split, kind=RangeKind.UNROLL)
 
 
 class Unroll(Splitting):
     """The innermost iterations of a reduce written out, into one accumulator."""
 
-    kind = RangeKind.UNROLL
+    change = partial(split, kind=RangeKind.UNROLL)
 
 
 class Accumulators(Splitting):
     """The innermost iterations of a reduce into multiple accumulators, combined at the end."""
 
-    kind = RangeKind.UNROLL
-    own_accumulators = True
+    change = partial(split, kind=RangeKind.UNROLL, own_accumulators=True)
 
 
 @dataclass(frozen=True, repr=False)
@@ -184,17 +181,14 @@ class PartitionLoop(Opt):
 
     range: Range
     begins: tuple[int, ...]
-
-    def apply(self, nest: UOp) -> UOp:
-        return partition(nest, range_named(nest, self.range), self.begins)
+    change = partition
 
 
 @dataclass(frozen=True, repr=False)
 class Tighten(Opt):
     """The bounds of every loop to where a mask inside it can hold."""
 
-    def apply(self, nest: UOp) -> UOp:
-        return tighten_loop_bounds(nest)
+    change = tighten_loop_bounds
 
 
 # --- cores, blocks and threads ------------------------------------------------------------------------------
@@ -207,14 +201,7 @@ class Thread(Opt):
     range: Range
     others: tuple[Range, ...] = ()
     shares: int = 0
-
-    def apply(self, nest: UOp) -> UOp:
-        target = range_named(nest, self.range)
-        if self.others:
-            return shared_out(nest, [target, *(range_named(nest, r) for r in self.others)], self.shares)
-        if not is_shared(nest, target):
-            raise ValueError(f"threads cannot share r{self.range}: it is no loop of every STORE alone")
-        return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.THREAD))
+    change = across_threads
 
 
 @dataclass(frozen=True, repr=False)
@@ -222,10 +209,7 @@ class Global(Opt):
     """A range across the blocks of a grid."""
 
     range: Range
-
-    def apply(self, nest: UOp) -> UOp:
-        target = range_named(nest, self.range)
-        return replace_range(nest, target, lambda r: [r], with_kind(target, RangeKind.GLOBAL))
+    change = partial(run_as, kind=RangeKind.GLOBAL)
 
 
 @dataclass(frozen=True, repr=False)
@@ -234,13 +218,7 @@ class Local(Splitting):
     many lanes side by side that exchange values."""
 
     lanes: int = 1
-    kind = RangeKind.LOCAL
-
-    def apply(self, nest: UOp) -> UOp:
-        target = range_named(nest, self.range)
-        if is_reduce_range(nest, target):
-            return reduce_in_block(nest, target, self.amount, self.lanes)
-        return super().apply(nest)
+    change = across_block
 
 
 @dataclass(frozen=True, repr=False)
@@ -252,10 +230,7 @@ class Row(Opt):
     threads: int
     width: int
     lanes: int
-
-    def apply(self, nest: UOp) -> UOp:
-        loops = [range_named(nest, r) for r in self.loops]
-        return row_in_registers(nest, loops, self.threads, self.width, self.lanes)
+    change = row_in_registers
 
 
 # --- reduces ------------------------------------------------------------------------------------------------
@@ -267,9 +242,7 @@ class OnlineSoftmax(Opt):
 
     range: Range
     tile: int
-
-    def apply(self, nest: UOp) -> UOp:
-        return online_softmax(nest, range_named(nest, self.range), self.tile)
+    change = online_softmax
 
 
 @dataclass(frozen=True, repr=False)
@@ -277,9 +250,7 @@ class Scan(Opt):
     """Reductions of all items up to an iteration of the range carried from one iteration to the next."""
 
     range: Range
-
-    def apply(self, nest: UOp) -> UOp:
-        return scan(nest, range_named(nest, self.range))
+    change = scan
 
 
 @dataclass(frozen=True, repr=False)
@@ -289,9 +260,7 @@ class Scatter(Opt):
     range: Range
     lanes: int
     dump_slots: int = 0
-
-    def apply(self, nest: UOp) -> UOp:
-        return scatter_add(nest, range_named(nest, self.range), self.lanes, self.dump_slots)
+    change = scatter_add
 
 
 @dataclass(frozen=True, repr=False)
@@ -300,9 +269,7 @@ class Interchange(Opt):
 
     range: Range
     lanes: int
-
-    def apply(self, nest: UOp) -> UOp:
-        return interchange(nest, range_named(nest, self.range), self.lanes)
+    change = interchange
 
 
 @dataclass(frozen=True, repr=False)
@@ -310,9 +277,7 @@ class ByteDot(Opt):
     """A sum over the four bytes of words as dot products of the words."""
 
     range: Range
-
-    def apply(self, nest: UOp) -> UOp:
-        return dot_bytes(nest, range_named(nest, self.range))
+    change = dot_bytes
 
 
 # --- memory -------------------------------------------------------------------------------------------------
@@ -330,12 +295,7 @@ class Stage(Opt):
     rows: int = 1
     shift: int = 0
     atom: int = 0
-
-    def apply(self, nest: UOp) -> UOp:
-        readers = readers_of(nest, self.value, [range_named(nest, r) for r in self.over])
-        lies = self.threads, self.width, self.rows, self.shift, self.atom
-        tile = SharedTile(*lies) if self.threads else None
-        return staged(nest, readers, tile)
+    change = staged
 
 
 @dataclass(frozen=True, repr=False)
@@ -345,18 +305,14 @@ class Prefetch(Opt):
     loop: Range
     along: Range
     iterations: int
-
-    def apply(self, nest: UOp) -> UOp:
-        hint = PrefetchHint(range_named(nest, self.loop), range_named(nest, self.along), self.iterations)
-        return prefetch(nest, hint)
+    change = prefetch
 
 
 @dataclass(frozen=True, repr=False)
 class Stream(Opt):
     """Results past the caches, straight to memory: what they would push out is worth more."""
 
-    def apply(self, nest: UOp) -> UOp:
-        return UOp.sink(s.replace(arg=Memory.GLOBAL) for s in nest.src)
+    change = past_caches
 
 
 # --- matrix units -------------------------------------------------------------------------------------------
@@ -374,10 +330,7 @@ class MMA(Opt):
     rows: int
     columns: int
     depth: int
-
-    def apply(self, nest: UOp) -> UOp:
-        m, n, k = (range_named(nest, r) for r in (self.m, self.n, self.k))
-        return on_matrix_unit(nest, UNITS[self.unit], (m, n, k), (self.rows, self.columns, self.depth))
+    change = on_matrix_unit
 
 
 @dataclass(frozen=True, repr=False)
@@ -390,10 +343,7 @@ class Attention(Opt):
     column: Range
     unit: Unit
     rows: int
-
-    def apply(self, nest: UOp) -> UOp:
-        query, key, column = (range_named(nest, r) for r in (self.query, self.key, self.column))
-        return attention_on_unit(nest, UNITS[self.unit], (query, key, column), self.rows)
+    change = attention_on_unit
 
 
 OPTS: dict[str, type[Opt]] = {kind.word(): kind for kind in (

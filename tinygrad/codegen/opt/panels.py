@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from itertools import pairwise, takewhile
 
-from tinygrad.codegen.contraction import product_in
 from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.lanes import LaneChooser
-from tinygrad.codegen.opt.loops import can_be_outermost
+from tinygrad.codegen.opt.loops import can_be_outermost, factors_of
 from tinygrad.codegen.opt.opts import Merge, Swap, Upcast, Vector
-from tinygrad.codegen.ranges import range_named
+from tinygrad.codegen.ranges import iterations, loops_of, range_named
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
 
 STAGING_REUSE = 8
 """Uses of a staged item that pay for staging it."""
@@ -34,11 +32,11 @@ class PanelChooser(LaneChooser):
 
     def stage_factor(self, which: int, over: tuple[int, ...]) -> bool:
         """Stage the operand `which` of the main contraction, which the splits before have rebuilt."""
-        for node in self.nest.toposort():
-            product = product_in(node.src[0]) if node.op is Ops.REDUCE else None
-            if product is not None:
-                held = product.src[which]
-                if {r.arg[0] for r in held.ranges} >= set(over):
+        for node in self.nest.nodes_of(Ops.REDUCE):
+            factors = factors_of(node)
+            if factors:
+                held = factors[which]
+                if {r.identity for r in held.ranges} >= set(over):
                     self.stage(held, [range_named(self.nest, r) for r in over])
                     return True
         return False
@@ -47,19 +45,18 @@ class PanelChooser(LaneChooser):
         """Stage the factor of a sum of products whose lanes jump, where loops that it does not change with
         read it again and again: the weights of a depthwise convolution, for all its pixels. (7 x 7 of 48
         channels, four images of 28 x 28 pixels, two AVX-512 cores: 0.13 ms, and 0.26 to 0.30 without.)"""
-        for node in self.nest.toposort():
-            product = product_in(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
-            for which, factor in enumerate(() if product is None else product.src):
-                lanes = [r for r in factor.ranges if r.arg[1] is RangeKind.VECTOR]
-                reuse = prod(r.extent for r in node.ranges - factor.ranges)
+        for node in self.nest.nodes_of(Ops.REDUCE):
+            for which, factor in enumerate(factors_of(node)):
+                lanes = [r for r in factor.ranges if r.kind is RangeKind.VECTOR]
+                reuse = iterations(node.ranges - factor.ranges)
                 if len(lanes) != 1 or reuse < STAGING_REUSE or not self.is_walked_badly(factor, lanes[0]):
                     continue
-                written_out = [r for r in node.ranges & factor.ranges if r.arg[1] is RangeKind.UNROLL]
+                written_out = [r for r in node.ranges & factor.ranges if r.kind is RangeKind.UNROLL]
                 taps = [r for r in node.closed_ranges if r in factor.ranges and r not in lanes]
-                over = tuple(r.arg[0] for r in (*taps, *written_out, *lanes))
+                over = tuple(r.identity for r in (*taps, *written_out, *lanes))
                 known = node.ranges & factor.ranges
                 if self.reuse_inside(known, node) < STAGING_REUSE:
-                    self.enclose_with(sorted(r.arg[0] for r in known if r.arg[1] is RangeKind.LOOP))
+                    self.enclose_with(sorted(r.identity for r in known if r.kind is RangeKind.LOOP))
                 if self.stage_factor(which, over):
                     self.fill_by_vectors()
                 return
@@ -68,12 +65,11 @@ class PanelChooser(LaneChooser):
         """How often a sum's loops read again what changes with the loops `known` around it, between two
         iterations of the innermost of these."""
         store = next(s for s in self.nest.src if reduce in s.toposort())
-        loops = [r for r in store.closed_ranges if r.arg[1] is RangeKind.LOOP]
-        return int(prod(r.extent for r in takewhile(lambda r: r not in known, reversed(loops))))
+        return iterations(takewhile(lambda r: r not in known, reversed(loops_of(store))))
 
     def newest_stage(self) -> tuple[UOp, list[MemoryAccess]]:
         """The STAGE made last, and what it loads."""
-        stage = max((n for n in self.nest.toposort() if n.op is Ops.STAGE), key=lambda n: int(n.arg[0]))
+        stage = max(self.nest.nodes_of(Ops.STAGE), key=lambda n: n.identity)
         return stage, self.loads_of(stage.src[0])
 
     def fill_by_vectors(self) -> None:
@@ -81,7 +77,7 @@ class PanelChooser(LaneChooser):
         beside each other as make a tile to transpose."""
         stage, loads = self.newest_stage()
         while (pair := self.mergeable_filling(stage, loads)) is not None:
-            self.take(Merge(pair[0].arg[0], pair[1].arg[0]))
+            self.take(Merge(pair[0].identity, pair[1].identity))
             stage, loads = self.newest_stage()
         *loops, lane = stage.closed_ranges
         if not self.can_vector(lane) or lane.extent & (lane.extent - 1):
@@ -89,14 +85,14 @@ class PanelChooser(LaneChooser):
         if self.is_walked_badly(stage.src[0], lane):
             side = [i for i, r in enumerate(loops) if loads[0].step(r) == 1 and r.extent % lane.extent == 0]
             after = loops[side[0] + 1:] if side else []
-            if side and prod(r.extent for r in after) <= MOST_VECTORS:
-                self.take(Upcast(loops[side[0]].arg[0], lane.extent))
-        self.take(Vector(lane.arg[0], lane.extent))
+            if side and iterations(after) <= MOST_VECTORS:
+                self.take(Upcast(loops[side[0]].identity, lane.extent))
+        self.take(Vector(lane.identity, lane.extent))
 
     def mergeable_filling(self, stage: UOp, loads: list[MemoryAccess]) -> tuple[UOp, UOp] | None:
         """Two loops that fill a panel and walk memory as one would."""
         *loops, _ = stage.closed_ranges
-        conditions = frozenset[UOp]().union(*(c.ranges for a in loads for c in a.node.src[0].src[2:]))
+        conditions = frozenset[UOp]().union(*(a.node.mask.ranges for a in loads if a.node.mask is not None))
         for outer, inner in pairwise(loops):
             regular = all(not {outer, inner} & a.irregular for a in loads) and not {outer, inner} & conditions
             if regular and all(a.steps.get(outer, 0) == a.steps.get(inner, 0) * inner.extent for a in loads):
@@ -106,14 +102,13 @@ class PanelChooser(LaneChooser):
     def ranges_of_staging(self, tiles: int | None) -> list[int]:
         """The output loops that staged memory changes with, the loop over tiles first: outside all others,
         they fill it once."""
-        stages = [n for n in self.nest.toposort() if n.op is Ops.STAGE]
-        known = [r.arg[0] for r in self.nest.src[0].closed_ranges
-                 if r.arg[1] is RangeKind.LOOP and any(r in n.ranges for n in stages)]
+        stages = self.nest.nodes_of(Ops.STAGE)
+        known = [r.identity for r in loops_of(self.nest.src[0]) if any(r in n.ranges for n in stages)]
         return sorted(known, key=lambda r: r != tiles)
 
     def enclose_with(self, ranges: list[int]) -> None:
         """These loops around all others, the first outermost, as far as nothing else runs in the others."""
-        order = [r.arg[0] for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
+        order = [r.identity for r in loops_of(self.nest.src[0])]
         if order[:len(ranges)] != ranges:
             for r in reversed(ranges):
                 if can_be_outermost(self.nest, range_named(self.nest, r)):

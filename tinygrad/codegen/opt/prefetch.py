@@ -16,13 +16,14 @@ And few tiles that read the panels of a large matrix wait for memory as if nobod
 """
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, steps_of
+from tinygrad.codegen.ranges import closed_within, iterations
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
 from tinygrad.renderer.machine import Machine
 
 LOOPS = (RangeKind.LOOP, RangeKind.IN_ORDER)
@@ -56,15 +57,14 @@ class PrefetchHint:
     iterations: int = 1
 
 
-def prefetch(nest: UOp, hint: PrefetchHint) -> UOp:
-    """The nest with the hint. Raises ValueError where no load would follow it."""
-    inside = _loops_inside(nest, hint.loop) if hint.along is hint.loop else set()
-    walks = [a for a in _walks(_reads(nest), hint.along)
-             if hint.loop in a.ranges and inside.isdisjoint(a.ranges)]
+def prefetch(nest: UOp, loop: UOp, along: UOp, ahead: int) -> UOp:
+    """The nest with this hint (`PrefetchHint`). Raises ValueError where no load would follow it."""
+    inside = _loops_inside(nest, loop) if along is loop else set()
+    walks = [a for a in _walks(_reads(nest), along) if loop in a.ranges and inside.isdisjoint(a.ranges)]
     if not walks:
-        raise ValueError(f"nothing that r{hint.loop.arg[0]} loads goes on by a fixed step with "
-                         f"r{hint.along.arg[0]}")
-    return nest.substitute({a.node: a.node.replace(arg=hint.iterations * a.steps[hint.along]) for a in walks})
+        raise ValueError(f"nothing that r{loop.identity} loads goes on by a fixed step with "
+                         f"r{along.identity}")
+    return nest.substitute({a.node: a.node.replace(arg=ahead * a.steps[along]) for a in walks})
 
 
 def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
@@ -83,8 +83,12 @@ def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
 
 def _loops_inside(nest: UOp, loop: UOp) -> set[UOp]:
     """The loops that run anew in each iteration of `loop`."""
-    return {r for n in nest.toposort() if loop in n.ranges for r in n.closed_ranges
-            if r.arg[1] in LOOPS}
+    return set(_serial(closed_within(nest, loop)))
+
+
+def _serial(ranges: Iterable[UOp]) -> list[UOp]:
+    """Those of the ranges whose iterations run one after another."""
+    return [r for r in ranges if r.kind in LOOPS]
 
 
 def _walks(reads: list[MemoryAccess], along: UOp) -> list[MemoryAccess]:
@@ -95,13 +99,13 @@ def _walks(reads: list[MemoryAccess], along: UOp) -> list[MemoryAccess]:
 def _reads(nest: UOp) -> list[MemoryAccess]:
     """The loads from buffers, with the steps that they would have if no last tile overlapped the one before:
     a hint may ask for any place."""
-    loads = (a for a in accesses_of(nest) if a.node.op is Ops.LOAD and a.node.src[0].src[0].op is Ops.PARAM)
+    loads = (a for a in accesses_of(nest) if a.node.op is Ops.LOAD and a.node.memory.op is Ops.PARAM)
     return [_without_overlap(a) if a.irregular else a for a in loads]
 
 
 def _without_overlap(access: MemoryAccess) -> MemoryAccess:
     """The access with tiles that begin at multiples of their size, the last one too."""
-    offset = access.node.src[0].src[1]
+    offset = access.node.offset
     clipped = (n for n in offset.toposort() if n.op is Ops.WHERE and n.src[0].op is Ops.CMPLT
                and n.src[0].src[0].op is Ops.RANGE and n.src[2].op is Ops.CONST)
     steps, irregular = steps_of(offset.substitute({n: n.src[1] for n in clipped}))
@@ -114,9 +118,9 @@ def _without_overlap(access: MemoryAccess) -> MemoryAccess:
 def _for_next_tile(nest: UOp, reads: list[MemoryAccess]) -> PrefetchHint | None:
     """For the innermost loop of a contraction, which reads items one by one: the innermost loop around the
     tile that goes on to other lines, if it does so by fixed steps."""
-    outer = [r for r in reversed(nest.src[0].closed_ranges) if r.arg[1] in LOOPS]
+    outer = _serial(reversed(nest.src[0].closed_ranges))
     for node in nest.toposort():
-        loops = [r for r in node.closed_ranges if r.arg[1] in LOOPS]
+        loops = _serial(node.closed_ranges)
         if not loops or contraction_of(node) is None:
             continue
         for access in reads:
@@ -142,8 +146,8 @@ def _is_in_order(access: MemoryAccess, loop: UOp) -> bool:
     """True if the loop reads many lines in order, which the processor fetches by itself: of one row, or of
     rows of its tile that lie one behind the other."""
     run = (access.step(loop) or 0) * loop.extent
-    rows = [r for r in access.ranges if r.arg[1] not in LOOPS]
-    run *= int(prod(r.extent for r in rows if access.step(r) == run))
+    rows = [r for r in access.ranges if r.kind not in LOOPS]
+    run *= iterations(r for r in rows if access.step(r) == run)
     return _stays_in_line(access, loop) and run >= ITEMS_IN_ORDER
 
 
@@ -177,17 +181,17 @@ def _for_next_row(nest: UOp, rows: list[MemoryAccess], expensive: list[UOp]) -> 
     long = [a for a in rows if a.steps[row] * a.node.dtype.itemsize >= PAGE_BYTES]
     loops = {r: sum(r in n.ranges for n in expensive) for a in long for r in _inner_loops(a, row)
              if _is_read_again(a, r, rows)}
-    best = max(loops, key=lambda r: (loops[r], r.arg[0]), default=None)
+    best = max(loops, key=lambda r: (loops[r], r.identity), default=None)
     return PrefetchHint(best, row) if best is not None else None
 
 
 def _inner_loops(access: MemoryAccess, row: UOp) -> list[UOp]:
-    return [r for r in access.ranges if r is not row and r.arg[1] in LOOPS]
+    return _serial(access.ranges - {row})
 
 
 def _is_read_again(access: MemoryAccess, loop: UOp, walks: list[MemoryAccess]) -> bool:
     """True if another loop reads the memory that `access` reads in `loop`."""
-    return any(_memory(a) is _memory(access) and loop not in a.ranges for a in walks)
+    return any(a.node.memory is access.node.memory and loop not in a.ranges for a in walks)
 
 
 # --- further along a loop -----------------------------------------------------------------------------------
@@ -197,27 +201,26 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], expensive: list[UOp]) -> 
     """For each innermost loop that does not sum up for longer than memory takes: far ahead where its
     iterations read a short run each, far from the last; a little where they go on in order."""
     found = []
-    for node in nest.toposort():
-        loops = [r for r in node.closed_ranges if r.arg[1] in LOOPS]
-        if node.op not in (Ops.REDUCE, Ops.STORE) or not loops:
+    for node in nest.nodes_of(Ops.REDUCE, Ops.STORE):
+        loops = _serial(node.closed_ranges)
+        if not loops:
             continue
         if node.op is Ops.REDUCE and any(loops[-1] in n.ranges for n in expensive):
             continue  # it computes for longer than memory takes
         loop, around = loops[-1], node.ranges | frozenset(loops)
         inside = _loops_inside(nest, loop)
-        in_loops_inside = {_memory(a) for a in reads if not inside.isdisjoint(a.ranges)}
-        walks = [a for a in _walks(reads, loop) if _has_lanes(a) and _memory(a) not in in_loops_inside
-                 and all(r in around for r in a.ranges if r.arg[1] in LOOPS)]
+        in_loops_inside = {a.node.memory for a in reads if not inside.isdisjoint(a.ranges)}
+        walks = [a for a in _walks(reads, loop) if _has_lanes(a) and a.node.memory not in in_loops_inside
+                 and around.issuperset(_serial(a.ranges))]
         if contraction_of(node) is not None:  # of many tiles, all but the first find it in the caches
-            walks = [a for a in walks if prod(r.extent for r in node.ranges if r.arg[1] in LOOPS
-                                              and r not in a.ranges) <= FEW_TILES]
+            walks = [a for a in walks if iterations(_serial(node.ranges - a.ranges)) <= FEW_TILES]
         if not walks:
             continue
         jumps = [a for a in walks if a.steps[loop] * a.node.dtype.itemsize >= 2 * _read_at_once(a)]
         bytes_ahead, read = (JUMPS_AHEAD, jumps) if jumps else (STREAM_AHEAD, walks[:1])
-        iterations = min(bytes_ahead // sum(map(_read_at_once, read)), loop.extent // 2)
-        if iterations > 0:
-            found.append(PrefetchHint(loop, loop, iterations))
+        ahead = min(bytes_ahead // sum(map(_read_at_once, read)), loop.extent // 2)
+        if ahead > 0:
+            found.append(PrefetchHint(loop, loop, ahead))
     return found
 
 
@@ -225,17 +228,17 @@ def _while_filling(nest: UOp, reads: list[MemoryAccess]) -> list[PrefetchHint]:
     """For the innermost loop that fills staged memory where that goes down columns: along the loop around a
     run of a row, or along itself."""
     found = []
-    for node in nest.toposort():
-        loops = [r for r in node.closed_ranges if r.arg[1] in LOOPS]
-        if node.op is not Ops.STAGE or not loops or _tiles_that_read(nest, node) > MOST_FILLED_FOR:
+    for node in nest.nodes_of(Ops.STAGE):
+        loops = _serial(node.closed_ranges)
+        if not loops or _tiles_that_read(nest, node) > MOST_FILLED_FOR:
             continue
         inside = _loops_inside(nest, loops[-1])  # of sums, which do not fill by copying
         walks = [a for a in reads if loops[-1] in a.ranges and inside.isdisjoint(a.ranges) and _has_lanes(a)]
         run = sum(map(_read_at_once, walks))
         for along in reversed(loops):
             if walks and all((a.step(along) or 0) * a.node.dtype.itemsize >= 2 * run for a in walks):
-                iterations = FILL_AHEAD // run
-                found += [PrefetchHint(loops[-1], along, iterations)] * (0 < iterations <= along.extent // 2)
+                ahead = FILL_AHEAD // run
+                found += [PrefetchHint(loops[-1], along, ahead)] * (0 < ahead <= along.extent // 2)
                 break
             run *= along.extent
     return found
@@ -244,24 +247,19 @@ def _while_filling(nest: UOp, reads: list[MemoryAccess]) -> list[PrefetchHint]:
 def _tiles_that_read(nest: UOp, stage: UOp) -> int:
     """How often all that a stage fills is read: the iterations of loops around that, and not around it."""
     along = stage.ranges.union(*(n.ranges for n in nest.toposort() if stage in n.src))
-    return max(int(prod(r.extent for r in store.closed_ranges if r.arg[1] in LOOPS and r not in along))
+    return max(iterations(r for r in _serial(store.closed_ranges) if r not in along)
                for store in nest.src if stage in store.toposort())
 
 
 def _has_lanes(access: MemoryAccess) -> bool:
-    return any(r.arg[1] is RangeKind.VECTOR for r in access.ranges)
+    return any(r.kind is RangeKind.VECTOR for r in access.ranges)
 
 
 def _buffer_bytes(access: MemoryAccess) -> int:
-    return int(_memory(access).arg[1]) * access.node.dtype.itemsize
-
-
-def _memory(access: MemoryAccess) -> UOp:
-    """The PARAM that is read."""
-    return access.node.src[0].src[0]
+    return int(access.node.memory.arg[1]) * access.node.dtype.itemsize
 
 
 def _read_at_once(access: MemoryAccess) -> int:
     """Bytes that one iteration of all loops reads through a load, its lanes and what is written out."""
-    written_out = (r.extent for r in access.ranges if r.arg[1] not in LOOPS and access.step(r))
-    return int(prod(written_out)) * access.node.dtype.itemsize
+    written_out = (r for r in access.ranges if r.kind not in LOOPS and access.step(r))
+    return iterations(written_out) * access.node.dtype.itemsize

@@ -23,7 +23,7 @@ def scan(nest: UOp, loop: UOp) -> UOp:
     outputs would need the loop at several places."""
     found = [p for p in prefix_sums(nest) if p.loop is loop]
     if not found:
-        raise ValueError(f"nothing is reduced up to each iteration of r{loop.arg[0]}")
+        raise ValueError(f"nothing is reduced up to each iteration of r{loop.identity}")
     ordered = with_kind(loop, RangeKind.IN_ORDER)
     instead = {loop: ordered}
     for part in found:
@@ -41,5 +41,5 @@ def scan(nest: UOp, loop: UOp) -> UOp:
 
     stores = [ordered_loops(store) for store in nest.src]
     if len({closed[:closed.index(loop)] for s in stores if loop in (closed := s.closed_ranges)}) > 1:
-        raise ValueError(f"outputs need r{loop.arg[0]} inside loops of their own")
+        raise ValueError(f"outputs need r{loop.identity} inside loops of their own")
     return UOp.sink(stores).substitute(instead)

@@ -24,13 +24,19 @@ from functools import reduce
 
 from tinygrad.codegen.collapse import solved_for
 from tinygrad.codegen.predicate import accumulated, mask_loads
-from tinygrad.codegen.ranges import fresh_identity, separate_loops
+from tinygrad.codegen.ranges import (
+    ZERO,
+    copies_of,
+    counter,
+    fresh_identity,
+    iterations,
+    row_major,
+    separate_loops,
+)
 from tinygrad.codegen.segment_sum import Addend, SegmentSum, segment_sums
-from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.graph.symbolic import conjuncts
+from tinygrad.graph.symbolic import TRUE, conjuncts
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
 
 
 def scatter_add(nest: UOp, loop: UOp, lanes: int, dump_slots: int = 0) -> UOp:
@@ -40,7 +46,7 @@ def scatter_add(nest: UOp, loop: UOp, lanes: int, dump_slots: int = 0) -> UOp:
     is 0, or a loop adds it. Raises ValueError where there is no such sum."""
     found = [b for b in segment_sums(nest) if b.loop is loop]
     if not found:
-        raise ValueError(f"no segment sum is over iterations of r{loop.arg[0]}")
+        raise ValueError(f"no segment sum is over iterations of r{loop.identity}")
     identities = itertools.count(fresh_identity(nest))
     changes: dict[UOp, UOp] = {}
     for b in found:
@@ -54,42 +60,42 @@ def _scattered(found: SegmentSum, addend: Addend, inner: tuple[UOp, ...], lanes:
     """What an addend of the REDUCE adds up to, as a load from memory to which its values were added where
     they belong."""
     node, loop = found.reduce, found.loop
-    again = {r: r.replace(arg=(next(identities), r.arg[1])) for r in (*node.closed_ranges, *inner)}
+    again = copies_of((*node.closed_ranges, *inner), identities)
     walked, own = [again[r] for r in node.closed_ranges], [again[r] for r in inner]
     value, mask, at = _placed(addend.value.substitute(again), addend.condition.substitute(again),
                               [loop, *own])
     loops = [r for r in own if at[r] is r]
     extents = [r.extent for r in (loop, *inner)]
-    items = int(prod(extents))
+    items = iterations((loop, *inner))
     changes: dict[UOp, UOp] = {}
     if loops and lanes > 1 and loops[-1].extent % lanes == 0 and _lie_side_by_side(at, own[-1]):
         last, lane = loops.pop(), UOp.range(lanes, next(identities), RangeKind.VECTOR)
-        around = [UOp.range(last.extent // lanes, next(identities))] if last.extent > lanes else []
-        changes[last] = (around[0] if around else UOp.const(0, dtypes.index)) * lanes + lane
-        loops += [*around, lane]
-    offset = _offset([at[r] for r in (loop, *own)], extents).substitute(changes)
+        around = counter(last.extent // lanes, next(identities))
+        changes[last] = around * lanes + lane
+        loops += [r for r in (around, lane) if r.op is Ops.RANGE]
+    offset = row_major([at[r] for r in (loop, *own)], extents).substitute(changes)
     value, mask = value.substitute(changes), mask.substitute(changes)
-    first = next((r for r in loops if r.arg[1] is RangeKind.LOOP), None)
+    first = next((r for r in loops if r.kind is RangeKind.LOOP), None)
     if dump_slots and first is None and mask.ranges.isdisjoint(loops):
-        side_by_side = int(prod(r.extent for r in loops))
+        side_by_side = iterations(loops)
         beyond = items + walked[-1] % dump_slots * side_by_side
-        first_item = offset.substitute(dict.fromkeys(loops, UOp.const(0, dtypes.index)))
+        first_item = offset.substitute(dict.fromkeys(loops, ZERO))
         offset = sum(loops, start=mask.where(first_item, beyond))
-        mask = UOp.const(True, dtypes.bool)
+        mask = TRUE
         items += dump_slots * side_by_side
     elif first is None or not mask.ranges.isdisjoint(loops):
         value = mask_loads(value, mask)
     else:  # asked once for all that is added: the loop over it is empty where the answer is no. It takes the
         # place of `first`, and its number: nothing else has that, which was made for this walk
-        tightened = first.replace(src=(first.src[0], UOp.const(0, dtypes.index), mask.where(first.src[0], 0)))
+        tightened = first.replace(src=(first.src[0], ZERO, mask.where(first.src[0], 0)))
         value = mask_loads(value, mask, lambda load: first not in load.ranges)
         value, offset = value.substitute({first: tightened}), offset.substitute({first: tightened})
         loops[loops.index(first)] = tightened
-        mask = UOp.const(True, dtypes.bool)
+        mask = TRUE
     value = accumulated(value)
     memory = UOp.new(Ops.SCATTER, value.dtype, (value, offset, mask, *walked, *loops),
                      (next(identities), node.arg, items))
-    return memory.index(_offset([loop, *inner], extents)).load()
+    return memory.index(row_major([loop, *inner], extents)).load()
 
 
 def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dict[UOp, UOp]]:
@@ -100,7 +106,7 @@ def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dic
     (`v == i[t] + w`), and is then put into everything, as its own iteration is known.
     """
     conditions = conjuncts(condition)
-    mask: UOp = UOp.const(True, dtypes.bool)
+    mask: UOp = TRUE
     at: dict[UOp, UOp] = {}
     for r in loops:
         solved = ((c, place) for c in conditions if (place := solved_for(c, r)) is not None)
@@ -122,19 +128,11 @@ def _at(value: UOp, r: UOp, iteration: UOp, mask: UOp) -> UOp:
     memory of the kernel's own is read along the loop."""
     before = set(value.toposort())
     loads = (n for n in before if n.op is Ops.LOAD and r in n.ranges)
-    if any(n.src[0].src[0].op is not Ops.PARAM for n in loads):
-        raise ValueError(f"memory that the kernel fills has items for the iterations of r{r.arg[0]} alone")
+    if any(n.memory.op is not Ops.PARAM for n in loads):
+        raise ValueError(f"memory that the kernel fills has items for the iterations of r{r.identity} alone")
     return mask_loads(value.substitute({r: iteration}), mask, lambda load: load not in before)
 
 
 def _lie_side_by_side(at: dict[UOp, UOp], last: UOp) -> bool:
     """Whether items of neighbouring iterations of the innermost loop go to neighbouring places."""
     return at[last] is last and all(last not in place.ranges for r, place in at.items() if r is not last)
-
-
-def _offset(places: list[UOp], extents: list[int]) -> UOp:
-    """Where an item lies, the last place the fastest."""
-    offset = UOp.const(0, dtypes.index)
-    for place, extent in zip(places, extents, strict=True):
-        offset = offset * extent + place
-    return offset

@@ -8,6 +8,8 @@ all of its threads, neighbours with neighbouring items.
 """
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,14 +17,10 @@ from tinygrad.codegen.contraction import narrower
 from tinygrad.codegen.opt.cached_rows import CachedRow, cacheable_rows
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.predicate import mask_loads_along
-from tinygrad.codegen.ranges import fresh_identity, loops_inside
-from tinygrad.dtype import dtypes
+from tinygrad.codegen.ranges import counter, fresh_identity, iterations, over_own_loops, row_major
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, prod
-
-ReadAlong = tuple[UOp, tuple[UOp, ...]]
-"""A value, and the loops along which it is read."""
+from tinygrad.helpers import ceildiv
 
 
 def stageable(nest: UOp) -> list[UOp]:
@@ -34,20 +32,6 @@ def stageable(nest: UOp) -> list[UOp]:
 def numbered_rows(nest: UOp) -> list[tuple[int, CachedRow]]:
     """The rows among the `stageable`, each with its number."""
     return list(enumerate(cacheable_rows(nest), len(operands(nest))))
-
-
-def readers_of(nest: UOp, number: int, over: Sequence[UOp]) -> list[ReadAlong]:
-    """Who reads value `number` of the `stageable`: itself `over` these loops and, where it is a row, all that
-    equals it along loops of their own.
-
-    Raises ValueError where there is no such value.
-    """
-    own, rows = operands(nest), cacheable_rows(nest)
-    if number >= len(own) + len(rows):
-        raise ValueError(f"the nest has {len(own) + len(rows)} values to stage; there is no number {number}")
-    if number < len(own):
-        return [(own[number], tuple(over))]
-    return [(value, (loop,)) for value, loop in rows[number - len(own)].readers]
 
 
 ATOM_ROWS = 8
@@ -114,61 +98,52 @@ class SharedTile:
             raise ValueError("rows are swizzled by whole accesses, where there are several")
 
 
-def staged(nest: UOp, readers: Sequence[ReadAlong], tile: SharedTile | None = None) -> UOp:
-    """The nest in which all `readers` of one value load it from memory, where it is computed once: scratch
-    memory, or shared memory for a `tile`."""
-    value, over = readers[0]
+def staged(nest: UOp, number: int, over: Sequence[UOp], threads: int, *lies: int) -> UOp:
+    """The nest in which value `number` of the `stageable` is loaded from memory, where it is computed once:
+    an operand `over` these loops, a row along those of all that equals it. It lies in scratch memory or, for
+    so many `threads` that fill it, in shared memory (`lies`: the other fields of a `SharedTile`).
+
+    Raises ValueError where there is no such value.
+    """
+    own, rows = operands(nest), cacheable_rows(nest)
+    if number >= len(own) + len(rows):
+        raise ValueError(f"the nest has {len(own) + len(rows)} values to stage; there is no number {number}")
+    readers: list[tuple[UOp, Sequence[UOp]]] = [(own[number], over)] if number < len(own) else \
+        [(value, (loop,)) for value, loop in rows[number - len(own)].readers]
+    value, loops = readers[0]
+    tile = SharedTile(threads, *lies) if threads else None
     narrow = value if tile is None else narrower(value) or value  # a block's memory is small
-    if tile is None:
-        stage = _filled_in_order(nest, narrow, over)
-    else:
-        stage = _filled_by_block(nest, narrow, over, tile)
+    stage = _filled_in_order(nest, narrow, loops) if tile is None else \
+        _filled_by_block(nest, narrow, loops, tile)
     loads = {}
     for reader, loops in readers:
-        load = stage.index(_place(loops, tile)).load()
+        extents = [r.extent for r in loops]
+        counters, sizes = (loops, extents) if tile is None else tile.places(loops, extents)
+        load = stage.index(row_major(counters, sizes)).load()
         loads[reader] = load if narrow is value else load.cast(reader.dtype)
     return nest.substitute(loads)
-
-
-def _place(loops: Sequence[UOp], tile: SharedTile | None) -> UOp:
-    """The place of an item in memory: rows in the order of the loops."""
-    extents = [r.extent for r in loops]
-    counters = list(loops)
-    if tile is not None:
-        counters, extents = tile.places(loops, extents)
-    place = UOp.const(0, dtypes.index)
-    for counter, extent in zip(counters, extents, strict=True):
-        place = place * extent + counter
-    return place
 
 
 def _filled_in_order(nest: UOp, value: UOp, over: Sequence[UOp]) -> UOp:
     """The STAGE of a value in scratch memory, an item an iteration."""
     identity = fresh_identity(nest)
-    filled = [UOp.range(r.extent, identity + i) for i, r in enumerate(over)]
-    changes = dict(zip(over, filled, strict=True))
-    for r in loops_inside(value):  # its readers may go on with theirs
-        changes.setdefault(r, UOp.range(r.extent, identity + len(changes), r.arg[1]))
-    return value.substitute(changes).stage(identity, Memory.SCRATCH, *filled)
+    identities = itertools.count(identity)
+    filled = {r: UOp.range(r.extent, next(identities)) for r in over}
+    return over_own_loops(value, filled, identities).stage(identity, Memory.SCRATCH, *filled.values())
 
 
 def _filled_by_block(nest: UOp, value: UOp, over: Sequence[UOp], tile: SharedTile) -> UOp:
     """The STAGE of a value in shared memory, filled by the threads of a block together."""
     extents = [r.extent for r in over]
     tile.check(extents)
-    total = int(prod(extents))
+    total = iterations(over)
     identity = fresh_identity(nest)
     rounds = ceildiv(total, tile.threads * tile.width)
-    zero = UOp.const(0, dtypes.index)
-    fill = UOp.range(rounds, identity, RangeKind.LOOP) if rounds > 1 else zero
+    fill, lane = counter(rounds, identity), counter(tile.width, identity + 2, RangeKind.VECTOR)
     thread = UOp.range(tile.threads, identity + 1, RangeKind.LOCAL)
-    lane = UOp.range(tile.width, identity + 2, RangeKind.VECTOR) if tile.width > 1 else zero
     item = (fill * tile.threads + thread) * tile.width + lane
-    counters: list[UOp] = []
-    stride = 1
-    for extent in reversed(tile.places(over, extents)[1]):
-        counters.insert(0, item // stride % extent)
-        stride *= extent
+    sizes = tile.places(over, extents)[1]
+    counters = [item // math.prod(sizes[i + 1:]) % size for i, size in enumerate(sizes)]
     counters, _ = tile.places(counters, extents, back=True)
     filled = value.substitute(dict(zip(over, counters, strict=True)))
     if rounds * tile.threads * tile.width > total:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import values_of
+from tinygrad.codegen.ranges import ZERO, closers, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import linear_terms
@@ -40,10 +40,10 @@ def byte_dots(nest: UOp) -> list[UOp]:
 
 def dot_bytes(nest: UOp, r: UOp) -> UOp:
     """The nest with the sum over the range `r` as dot products of words. ValueError where it is none."""
-    closing = [node for node in nest.toposort() if r in node.closed_ranges]
+    closing = closers(nest, r)
     words = _words(closing, r) if closing else None
     if words is None:
-        raise ValueError(f"no sum of products over r{r.arg[0]} takes bytes out of words")
+        raise ValueError(f"no sum of products over r{r.identity} takes bytes out of words")
     (reduce,) = closing
     nothing = UOp.const(0, dtypes.int32)
     dot = UOp.new(Ops.DP4A, dtypes.int32, (*words, nothing))
@@ -106,4 +106,4 @@ def _shift_without(shift: UOp, r: UOp) -> UOp | None:
     terms, _ = linear_terms(shift.src[0])
     if terms.get(r) != BITS or any(r in atom.ranges for atom in terms if atom is not r):
         return None
-    return shift.src[0].substitute({r: UOp.const(0, dtypes.index)}).cast(shift.dtype)
+    return shift.src[0].substitute({r: ZERO}).cast(shift.dtype)
