@@ -87,7 +87,7 @@ def test_other_sums_of_bytes_stay_what_they_are(what: str, make: Any) -> None:
     assert not byte_dots(nest), what
     for r in (n for n in nest.toposort() if n.op is Ops.RANGE):
         with pytest.raises(ValueError, match="takes bytes out of words"):
-            apply_opt(nest, ByteDot(r.arg[0]))
+            apply_opt(nest, ByteDot(r.identity))
 
 
 # --- weights in blocks --------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def single_opts(ast: UOp, amounts: tuple[int, ...]) -> list[Plan]:
     plans = []
     stored = [s.closed_ranges for s in nest.src]
     for r in all_ranges(nest):
-        identity = r.arg[0]
+        identity = r.identity
         reduces = is_reduce_range(nest, r)
         kinds = [Vector, *([Unroll, Accumulators] if reduces else [Upcast])]
         plans += [Plan((kind(identity, amount),)) for kind in kinds for amount in amounts]
@@ -209,8 +209,8 @@ def test_the_tail_of_a_reduce_over_a_reduce_has_loops_of_its_own() -> None:
 def matmul_ranges(ast: UOp) -> tuple[int, int, int]:
     """The identities of the rows', columns' and inner range of a plain matmul."""
     nest = lower(ast)
-    rows, columns = (r.arg[0] for r in nest.src[0].closed_ranges)
-    inner = next(r.arg[0] for r in all_ranges(nest) if is_reduce_range(nest, r))
+    rows, columns = (r.identity for r in nest.src[0].closed_ranges)
+    inner = next(r.identity for r in all_ranges(nest) if is_reduce_range(nest, r))
     return rows, columns, inner
 
 
@@ -239,7 +239,7 @@ def test_staging_an_operand_over_any_of_its_ranges(m: int, k: int, n: int) -> No
     ast = kernel_of(result)
     nest = lower(ast)
     for number, operand in enumerate(operands(nest)):
-        known = [r.arg[0] for r in all_ranges(nest) if r in operand.ranges]
+        known = [r.identity for r in all_ranges(nest) if r in operand.ranges]
         for over in [known, known[::-1], known[:1], known[1:]]:
             if over == known[:1] and is_reduce_range(nest, all_ranges(nest)[known[0]]):
                 continue
@@ -255,8 +255,8 @@ def test_staging_a_panel_that_lanes_read(m: int, k: int, n: int) -> None:
     ast = kernel_of(result)
     rows, columns, inner = matmul_ranges(ast)
     nest = lower(ast)
-    number = next(i for i, o in enumerate(operands(nest)) if columns in {r.arg[0] for r in o.ranges})
-    first = max(r.arg[0] for r in all_ranges(nest)) + 1
+    number = next(i for i, o in enumerate(operands(nest)) if columns in {r.identity for r in o.ranges})
+    first = max(r.identity for r in all_ranges(nest)) + 1
     lane, outer = first, first + 1
     plan = Plan((Vector(columns, 8), Stage(number, over=(inner, lane)),
                  Swap(outer), Upcast(rows, 4)))
@@ -282,7 +282,7 @@ def test_an_in_place_kernel_never_overlaps_its_last_tile() -> None:
     [r] = all_ranges(lower(item.ast))
     for kind in (Vector, Upcast):
         data = integers(17)
-        stages = stages_of(item.ast, "CPU", Plan((kind(r.arg[0], 8),)))
+        stages = stages_of(item.ast, "CPU", Plan((kind(r.identity, 8),)))
         device = Device["CPU"]
         code = device.compile(device.renderer.render("kernel", stages.program))
         device.load("kernel", code, 0)([data.ctypes.data] * len(item.buffers), [], 1)

@@ -268,7 +268,7 @@ def test_threads_of_a_block_have_a_tile_of_a_row_together(name: str, length: int
     assert found is not None
     tiles = Plan((OnlineSoftmax(found.loop.arg[0], 64),))
     (each,) = [n for n in apply_plan(lower(item.ast), tiles).toposort()
-               if n.op is Ops.RANGE and n.arg[1] is RangeKind.UNROLL]
+               if n.op is Ops.RANGE and n.kind is RangeKind.UNROLL]
     plan = Plan((*tiles.opts, Row((each.arg[0],), 16, 2, 4), Global(0)))
     x = 5 * normal(3, length)
     x[1, 7], x[2, -1] = np.inf if name == "logsumexp" else 60.0, -np.inf

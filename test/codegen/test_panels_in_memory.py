@@ -94,7 +94,7 @@ def test_what_fills_panels_of_a_large_matrix_asks_for_rows_ahead(rows: int, summ
     filled = apply_plan(nest, plan)
     for hint in hints:
         (panel,) = [n for n in filled.toposort() if n.op is Ops.STAGE]
-        assert {hint.loop, hint.along} <= {r.arg[0] for r in panel.closed_ranges}
+        assert {hint.loop, hint.along} <= {r.identity for r in panel.closed_ranges}
         assert hint.iterations * columns > 1024  # rows further down
 
 

@@ -302,7 +302,7 @@ def test_threads_get_about_as_much_work_each(images: int, channels: int) -> None
     weight = Tensor(np.ones((channels, 16, 3, 3), np.float32)).realize()
     plan = choose_plan(nest_of(image.conv2d(weight)), machine)
     nest = apply_plan(nest_of(image.conv2d(weight)), plan)
-    (shared,) = {r for n in nest.toposort() for r in n.ranges if r.arg[1] is RangeKind.THREAD}
+    (shared,) = {r for n in nest.toposort() for r in n.ranges if r.kind is RangeKind.THREAD}
     assert shared.extent / (-(-shared.extent // 2) * 2) >= 0.9
 
 
@@ -316,7 +316,7 @@ def test_panels_are_shared_out_evenly_where_they_are_read_seldom(channels: int, 
     nest = nest_of(image.conv2d(weight))
     nest = apply_plan(nest, choose_plan(nest, machine))
     [panel] = [n for n in nest.toposort() if n.op is Ops.STAGE]
-    (shared,) = {r for n in nest.toposort() for r in n.ranges if r.arg[1] is RangeKind.THREAD}
+    (shared,) = {r for n in nest.toposort() for r in n.ranges if r.kind is RangeKind.THREAD}
     assert shared in panel.ranges and shared.extent % threads == 0
 
 

@@ -143,4 +143,4 @@ def test_a_running_sum_is_computed_once_for_all_items_that_use_it():
     np.testing.assert_array_equal(value.numpy(), np.cumsum(x, 1)[..., None] * w)
     value = held(x).cumsum(1).reshape(5, 30, 1) * held(w)
     nest = apply_plan(lower(value.schedule()[-1].ast), Plan((Scan(1),)))
-    assert [r.arg[0] for r in nest.src[0].closed_ranges] == [0, 1, 2]
+    assert [r.identity for r in nest.src[0].closed_ranges] == [0, 1, 2]

@@ -42,8 +42,8 @@ def estimate(nest: UOp, plain: bool = False) -> Estimate:
                                      and not node.dtype.is_bool):
             counted = loops - carried - {scatter_loop.get(node)}
             operations += iterations(counted) * (2 if node.op is Ops.MULACC else 1)
-        elif node.op in (Ops.LOAD, Ops.STORE) and node.src[0].src[0].op is Ops.PARAM:
-            memory = node.src[0].src[0]
+        elif node.op in (Ops.LOAD, Ops.STORE) and node.memory.op is Ops.PARAM:
+            memory = node.memory
             items = min(memory.arg[1], iterations(loops))
             touched[memory] = max(touched.get(memory, 0), items * memory.dtype.itemsize)
     return Estimate(operations, sum(touched.values()))

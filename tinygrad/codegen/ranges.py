@@ -78,7 +78,7 @@ def ranges_named(nest: UOp, identities: Iterable[int]) -> list[UOp]:
 
 def fresh_identity(nest: UOp) -> int:
     """An identity that no RANGE of the nest has, and no larger one either."""
-    return 1 + max((int(n.arg[0]) for n in nest.toposort() if n.op is Ops.RANGE), default=0)
+    return 1 + max((n.identity for n in nest.nodes_of(Ops.RANGE)), default=0)
 
 
 # --- other ranges -------------------------------------------------------------------------------------------

@@ -238,7 +238,7 @@ def _lanes_suffix(dtype: DType) -> str:
 
 
 def _loop_header(loop: UOp, sources: Sequence[Text]) -> str:
-    kind = "" if loop.arg[1] is RangeKind.LOOP else f"  # {loop.arg[1].name}"
+    kind = "" if loop.kind is RangeKind.LOOP else f"  # {loop.arg[1].name}"
     return f"for {_loop_span(loop, sources)}:{kind}"
 
 
@@ -386,7 +386,7 @@ class _NestPrinter:
         return name
 
     def loop_text(self, loop: UOp) -> str:
-        kind = "" if loop.arg[1] is RangeKind.LOOP else f" {loop.arg[1].name}"
+        kind = "" if loop.kind is RangeKind.LOOP else f" {loop.arg[1].name}"
         return f"{_loop_span(loop, [self.value(s) for s in loop.src])}{kind}"
 
 

@@ -439,7 +439,7 @@ def _closed_at_the_end(nodes: Sequence[UOp]) -> None:
     ended: dict[UOp, frozenset[UOp]] = {}
     for node in nodes:
         below = frozenset[UOp]().union(*(ended[s] for s in node.src))
-        again = {r for r in below.intersection(node.closed_ranges) if r.arg[1] not in _AT_ONCE}
+        again = {r for r in below.intersection(node.closed_ranges) if r.kind not in _AT_ONCE}
         if again:
             raise SpecError(f"loop_nest: {node} closes {_names(again)} again: a value it uses has closed it")
         ended[node] = below.union(node.closed_ranges)
@@ -448,7 +448,7 @@ def _closed_at_the_end(nodes: Sequence[UOp]) -> None:
 
 
 def _no_vector_range_among_vectors(nodes: Sequence[UOp]) -> None:
-    lanes = [n for n in nodes if n.op is Ops.RANGE and n.arg[1] is RangeKind.VECTOR]
+    lanes = [n for n in nodes if n.op is Ops.RANGE and n.kind is RangeKind.VECTOR]
     vectors = [n for n in nodes if not _scalar(n)]
     if lanes and vectors:
         raise SpecError(f"loop_nest: the vector {vectors[0]} stands beside {_names(lanes)} of kind VECTOR; "
@@ -456,7 +456,7 @@ def _no_vector_range_among_vectors(nodes: Sequence[UOp]) -> None:
 
 
 def _names(ranges: Iterable[UOp]) -> str:
-    return ", ".join(f"range i{identity}" for identity in sorted(r.arg[0] for r in ranges))
+    return ", ".join(f"range i{identity}" for identity in sorted(r.identity for r in ranges))
 
 
 LOOP_NEST = Grammar("loop_nest", (
@@ -505,7 +505,7 @@ def _program_store(node: UOp) -> bool:
 
 
 def _program_range(node: UOp) -> bool:
-    return _range(node) and node.arg[1] in (RangeKind.LOOP, RangeKind.THREAD)
+    return _range(node) and node.kind in (RangeKind.LOOP, RangeKind.THREAD)
 
 
 _PLACELESS = frozenset({Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.SHARED, Ops.REGISTER})
@@ -542,8 +542,8 @@ def _in_order(program: Sequence[UOp]) -> None:
 def _check_opening(place: int, loop: UOp, around: list[UOp]) -> None:
     if loop in around:
         raise SpecError(f"program: at line {place}, {loop} is opened within itself")
-    shared = [r for r in around if r.arg[1] is RangeKind.THREAD]
-    if shared and loop.arg[1] is RangeKind.THREAD:
+    shared = [r for r in around if r.kind is RangeKind.THREAD]
+    if shared and loop.kind is RangeKind.THREAD:
         raise SpecError(f"program: at line {place}, {loop} is split over threads inside {shared[-1]}, "
                         "which is already; loops around a split one run in full on every thread")
 

@@ -127,7 +127,7 @@ class BlockWriter(CWriter):
         self.large_bytes += items * node.dtype.itemsize
 
     def open_loop(self, node: UOp) -> None:
-        if node.arg[1] is not RangeKind.LOOP:
+        if node.kind is not RangeKind.LOOP:
             raise ValueError(f"kernel {self.name}: a range of kind {node.arg[1].name} is no loop of a thread "
                              f"({node})")
         if node in self.rolled:

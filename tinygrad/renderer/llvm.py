@@ -205,7 +205,7 @@ class LLVMWriter(TileStatements, LaneReduction):
         if not self.streams:
             return []
         low_bits, lines = "0", []
-        for i, (memory, width) in enumerate({n.src[0].src[0]: n.src[1].dtype.itemsize
+        for i, (memory, width) in enumerate({n.memory: n.src[1].dtype.itemsize
                                              for n in self.streams}.items()):
             lines += [f"  %address{i} = ptrtoint ptr {self.values[memory]} to i64",
                       f"  %low{i} = and i64 %address{i}, {width - 1}",

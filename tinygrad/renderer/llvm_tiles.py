@@ -177,7 +177,7 @@ class TileStatements(LLVMArithmetic):
         raise NotImplementedError
 
     def load_tile(self, node: UOp) -> str:
-        memory, load = node.src[0].src[0], self.places.loads[node]
+        memory, load = node.memory, self.places.loads[node]
         first = f"ptr {self.values[memory]}, i64 {self.values[load.first]}"
         address = self.emit("at", f"getelementptr {value_type(node.dtype.scalar)}, {first}")
         if node.src[0] in self.places.folded:

@@ -41,15 +41,15 @@ class ImageRenderer(BlocksRenderer):
 def images_of(program: list[UOp], most_pixels: int) -> list[UOp]:
     """The PARAMs that can be images, by slot: read in whole pixels, never written, as small as an image."""
     touched = [n for n in program if n.op in (Ops.LOAD, Ops.STORE) and n.src[0].op is Ops.INDEX]
-    others = {n.src[0].src[0] for n in touched if not is_pixel(n)}
-    read = {n.src[0].src[0] for n in touched if is_pixel(n)}
+    others = {n.memory for n in touched if not is_pixel(n)}
+    read = {n.memory for n in touched if is_pixel(n)}
     return sorted((p for p in read - others if p.arg[1] <= PIXEL * most_pixels), key=lambda p: int(p.arg[0]))
 
 
 def is_pixel(node: UOp) -> bool:
     """Whether an access reads a pixel of a PARAM. (`scalar.py` leaves wide accesses only where they start at
     a multiple of their length.)"""
-    memory = node.src[0].src[0]
+    memory = node.memory
     return node.op is Ops.LOAD and memory.op is Ops.PARAM and node.dtype is dtypes.float32.vec(PIXEL)
 
 

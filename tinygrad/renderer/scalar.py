@@ -34,7 +34,7 @@ def store_by_store(program: list[UOp]) -> list[UOp]:
     ends = (Ops.RANGE, Ops.END, Ops.BARRIER)
     start = max((i + 1 for i, n in enumerate(program) if n.op in ends), default=0)
     tail = program[start:]
-    written = {n.src[0].src[0] for n in program if n.op is Ops.STORE and n.src[0].op is Ops.INDEX}
+    written = {n.memory for n in program if n.op is Ops.STORE and n.src[0].op is Ops.INDEX}
     listed, wanted = _outside_loops(program[:start]), set(tail)
     out = program[:start]
     for statement in tail:
@@ -61,8 +61,8 @@ def _outside_loops(program: list[UOp]) -> set[UOp]:
 def _may_wait(node: UOp, written: set[UOp]) -> bool:
     """Whether it does not matter when a value is computed: all but what is read from memory that changes."""
     if node.op is Ops.LOAD:
-        return node.src[0].op is Ops.INDEX and node.src[0].src[0].op is Ops.PARAM \
-            and node.src[0].src[0] not in written
+        return node.src[0].op is Ops.INDEX and node.memory.op is Ops.PARAM \
+            and node.memory not in written
     return node.op not in _IN_ORDER
 
 

@@ -150,7 +150,7 @@ class _Writer(CWriter):
         sums = (Ops.ADD, Ops.SUB, Ops.MULACC)
         self.kept_sums = {s for n in nodes if n.op in sums or n.op in Family.COMPARE
                           for s in n.src if s.op in sums and s.dtype in WIDE_FLOATS}
-        self.stored = {n.src[0].src[0] for n in nodes if n.op is Ops.STORE and n.src[0].op is Ops.INDEX}
+        self.stored = {n.memory for n in nodes if n.op is Ops.STORE and n.src[0].op is Ops.INDEX}
 
     def module(self) -> str:
         """The whole text. The order of the program is the order of the statements."""
@@ -219,7 +219,7 @@ class _Writer(CWriter):
                                       self.functions.converted(number, dtypes.uint32, dtypes.index))
 
     def open_loop(self, node: UOp) -> None:
-        if node.arg[1] is not RangeKind.LOOP:
+        if node.kind is not RangeKind.LOOP:
             self.refuse(node)
         zero = self.functions.constant(dtypes.index, 0)
         bounds = (self.values[s] for s in (node.src[1:] or node.src))

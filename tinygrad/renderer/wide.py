@@ -97,7 +97,7 @@ def _aligned_runs(group: dict[int, tuple[int, UOp]], widths: Widths) -> list[_Ru
         node = left[constant][1]
         width = widths(node.src[0].dtype.scalar)
         while width > 1 and not (all(constant + i in left for i in range(width))
-                                 and is_multiple(node.src[0].src[1], width)):
+                                 and is_multiple(node.offset, width)):
             width //= 2
         if width > 1:
             found = [left.pop(constant + i) for i in range(width)]

@@ -486,8 +486,8 @@ def reads_windows(summary: NodeSummary, access: Access) -> bool:
         return False
     for index in (i for operand in summary.operands_at(access) for i in operand.index):
         steps = linear_terms(index).terms.items()
-        reduced = [abs(step) * r.extent for r, step in steps if r.op is Ops.RANGE and r.arg[0] < 0]
-        if any(r.op is Ops.RANGE and r.arg[0] >= 0 and abs(step) < max(reduced, default=0)
+        reduced = [abs(step) * r.extent for r, step in steps if r.op is Ops.RANGE and r.identity < 0]
+        if any(r.op is Ops.RANGE and r.identity >= 0 and abs(step) < max(reduced, default=0)
                for r, step in steps):
             return True
     return False

@@ -105,8 +105,8 @@ def explain_plan(nest: UOp, machine: Machine) -> str:
 def split_of_sum(contraction: Contraction) -> Split | None:
     """A split of a loop of a contraction's sum by whose quotients or remainders an operand lies; None where
     there is none."""
-    offsets = (factor.src[0].src[1] for factor in contraction.factors if factor.op is Ops.LOAD)
-    return next((Split(loop.arg[0], divisor) for at in offsets for _, _, loop, divisor in digits_of(at)
+    offsets = (factor.offset for factor in contraction.factors if factor.op is Ops.LOAD)
+    return next((Split(loop.identity, divisor) for at in offsets for _, _, loop, divisor in digits_of(at)
                  if loop in contraction.reduce.closed_ranges), None)
 
 
@@ -129,7 +129,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         self.split_along(Ops.MOD, self.lanes())
         if not prefix_sums(self.nest):  # a scan needs its loop whole in all outputs
             while (cut := partitions(self.nest, self.lanes())) is not None:
-                self.take(PartitionLoop(cut[0].arg[0], tuple(cut[1])))
+                self.take(PartitionLoop(cut[0].identity, tuple(cut[1])))
         self.split_along(Ops.IDIV)
         self.merge_contiguous()
         is_chain = self.carry_scans()
@@ -145,7 +145,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         if self.worth_streaming():
             self.take(Stream())
         for hint in prefetches(self.nest, self.machine):
-            self.take(Prefetch(hint.loop.arg[0], hint.along.arg[0], hint.iterations))
+            self.take(Prefetch(hint.loop.identity, hint.along.identity, hint.iterations))
         self.share_out()
 
     def carry_scans(self) -> bool:
@@ -156,16 +156,16 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         if not loops_of_sums:
             return False
         try:
-            self.take(Scan(next(iter(loops_of_sums)).arg[0]))
+            self.take(Scan(next(iter(loops_of_sums)).identity))
         except ValueError:  # outputs need the loop at several places
             return False
-        costs = {f"r{r.arg[0]}_as_lanes": self.lane_cost(r, self.accesses())
-                 for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP}
+        costs = {f"r{r.identity}_as_lanes": self.lane_cost(r, self.accesses())
+                 for r in self.nest.src[0].closed_ranges if r.kind is RangeKind.LOOP}
         self.note("an item of a recurrence, against 1 without lanes", **costs)
-        around = list(takewhile(lambda r: r.arg[1] is RangeKind.LOOP, self.nest.src[0].closed_ranges))
+        around = list(takewhile(lambda r: r.kind is RangeKind.LOOP, self.nest.src[0].closed_ranges))
         if not around or min(costs.values()) < CHAIN_COST:
             return False
-        self.take(Upcast(around[-1].arg[0], min(CHAINS, around[-1].extent)))
+        self.take(Upcast(around[-1].identity, min(CHAINS, around[-1].extent)))
         return True
 
     def choose_lanes(self) -> None:
@@ -190,7 +190,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         """Cache the rows of values that are expensive to compute twice."""
         while worth := [found for found in numbered_rows(self.nest) if self.worth_caching(found[1])]:
             number, row = worth[0]
-            self.take(Stage(number, (row.loop.arg[0],)))
+            self.take(Stage(number, (row.loop.identity,)))
 
     def worth_caching(self, row: CachedRow) -> bool:
         """True for a row that is expensive, fits the cache, and lies in memory as it is walked (or is summed
@@ -199,7 +199,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         small = row.loop.extent * row.value.dtype.itemsize <= self.machine.l2_bytes // 8
         walked = row.has_reduce or lie_side_by_side((a for a in self.accesses() if a.node in inside),
                                                     row.loop)
-        self.note(f"a row along r{row.loop.arg[0]}", computed_again=row.repeats, expensive=row.is_expensive,
+        self.note(f"a row along r{row.loop.identity}", computed_again=row.repeats, expensive=row.is_expensive,
                   fits_cache=small, lies_as_walked=walked)
         return row.is_expensive and small and (walked or row.repeats > JUMP_COST)
 
@@ -207,13 +207,13 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         self.note("threads", work=self.original_work, least=THREAD_WORK, there_are=self.machine.threads)
         if not self.machine.has_threads or self.machine.threads < 2 or self.original_work < THREAD_WORK:
             return
-        loops = [[r for r in s.closed_ranges if r.arg[1] is RangeKind.LOOP] for s in self.nest.src]
+        loops = [[r for r in s.closed_ranges if r.kind is RangeKind.LOOP] for s in self.nest.src]
         if not all(loops):
             return
         outermost, *others = dict.fromkeys(s[0] for s in loops)
         if others:
             if are_shared(self.nest, [outermost, *others]) and not writes_what_it_reads(self.nest):
-                self.take(Thread(outermost.arg[0], tuple(r.arg[0] for r in others),
+                self.take(Thread(outermost.identity, tuple(r.identity for r in others),
                                  SHARES_A_THREAD * self.machine.threads))
             return
         seconds = {s[1] if len(s) > 1 else None for s in loops}
@@ -221,12 +221,12 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         few = outermost.extent < 2 * self.machine.threads or self.busy_share(outermost) < BUSY_ENOUGH
         if few and second is not None:
             if self.encloses_the_same(outermost, second):
-                self.take(Merge(outermost.arg[0], second.arg[0]))
-                outermost = next(r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP)
+                self.take(Merge(outermost.identity, second.identity))
+                outermost = next(r for r in self.nest.src[0].closed_ranges if r.kind is RangeKind.LOOP)
             elif not self.reduces_between(second):
                 fills = self.fills_between(outermost, second)
                 outermost = max(outermost, second, key=lambda r: (self.busy_share(r), fills or r.extent))
-        self.take(Thread(outermost.arg[0]))
+        self.take(Thread(outermost.identity))
 
     def busy_share(self, r: UOp) -> float:
         """How much of the time threads work that share out the iterations of `r`: none finishes before the

@@ -81,8 +81,8 @@ class AttentionChooser(BlockTileChooser):
         keys = 0 if how is None else self.keys_of_tile(unit, how, found, column)
         if how is None or not keys:
             return False
-        new = self.new_ranges(OnlineSoftmax(found.loop.arg[0], keys))
-        key = next(r for r in new if r.arg[1] is RangeKind.UNROLL)
+        new = self.new_ranges(OnlineSoftmax(found.loop.identity, keys))
+        key = next(r for r in new if r.kind is RangeKind.UNROLL)
         attention = attention_loops(self.nest, unit, query, key, column)
         if attention is None:
             return False
@@ -95,7 +95,7 @@ class AttentionChooser(BlockTileChooser):
         for other in (None if attention.scores is None else attention.scores.k, column):
             if other is not None:
                 self.share_keys(unit, key, other, warps * unit.threads)
-        self.take(Attention(inside.arg[0], key.arg[0], column.arg[0], UNITS.index(unit), 1))
+        self.take(Attention(inside.identity, key.identity, column.identity, UNITS.index(unit), 1))
         return True
 
     def keys_of_tile(self, unit: MatrixUnit, how: LayoutConversion, found: SoftmaxSums, column: UOp) -> int:

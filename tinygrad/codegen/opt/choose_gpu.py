@@ -126,7 +126,7 @@ class BlockChooser(AttentionChooser):
 
         def rank(r: UOp) -> tuple[int, int, int]:
             walked = (a for a in accesses if r in a.ranges and _is_next(a, r))
-            return -sum(iterations(a.ranges) for a in walked), -order[r], r.arg[0]
+            return -sum(iterations(a.ranges) for a in walked), -order[r], r.identity
 
         return sorted(filter(is_plain, ranges), key=rank)
 
@@ -138,13 +138,13 @@ class BlockChooser(AttentionChooser):
         before = self.outputs
         for r in self.fastest_first(ranges):
             around = (s.closed_ranges for s in self.nest.src if r in s.closed_ranges)
-            taken = max(iterations(n for n in loops if n.arg[1] is RangeKind.LOCAL and n not in before)
+            taken = max(iterations(n for n in loops if n.kind is RangeKind.LOCAL and n not in before)
                         for loops in around)
             self.take_runs(Local, r, min(budget // taken, r.extent))
 
     def loops_with_threads(self) -> frozenset[UOp]:
         """The loops of outputs that threads share already."""
-        return frozenset(r for s in self.nest.src if any(n.arg[1] is RangeKind.LOCAL for n in s.closed_ranges)
+        return frozenset(r for s in self.nest.src if any(n.kind is RangeKind.LOCAL for n in s.closed_ranges)
                          for r in s.closed_ranges)
 
     def distribute(self) -> None:
@@ -152,7 +152,7 @@ class BlockChooser(AttentionChooser):
         while True:
             shared = (n for n in self.nest.toposort() if n.op is Ops.SCATTER)
             inner = frozenset[UOp]().union(*(self.outputs - n.ranges for n in (*self.statistics(), *shared)))
-            loops = [r.arg[0] for r in self.outputs - inner if is_plain(r)]
+            loops = [r.identity for r in self.outputs - inner if is_plain(r)]
             if not loops:
                 return
             self.take(Global(min(loops)))
@@ -174,7 +174,7 @@ class BlockChooser(AttentionChooser):
             ranges = frozenset(self.nest.src[number].closed_ranges)  # as other outputs have left them
             if all(map(is_plain, ranges)) and ranges.isdisjoint(self.loops_with_threads()):
                 for r in self.transposing(self.with_wide_accesses(ranges)):
-                    self.take(Local(r.arg[0], min(self.square_side(), r.extent)))
+                    self.take(Local(r.identity, min(self.square_side(), r.extent)))
         self.distribute_over_threads(self.outputs - self.loops_with_threads(), self.machine.block_threads)
 
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
@@ -184,7 +184,7 @@ class BlockChooser(AttentionChooser):
         fastest = self.fastest_first(ranges)[:1] if iterations(ranges) >= enough else []
         if not fastest or not self.has_vectors(fastest[0]):
             return ranges
-        _, around = self.split(Vector(fastest[0].arg[0], ACCESS_LANES))
+        _, around = self.split(Vector(fastest[0].identity, ACCESS_LANES))
         return ranges.difference(fastest).union([] if around is None else [around])
 
     def has_vectors(self, r: UOp) -> bool:
@@ -227,7 +227,7 @@ class BlockChooser(AttentionChooser):
         if wanted > 1:
             rounds = max(ROW_ROUNDS, TILE_ITEMS // max(self.wide.values(), default=1))
             for r in all_ranges(self.nest):
-                if r.arg[0] >= first and is_plain(r):
+                if r.identity >= first and is_plain(r):
                     self.take_runs(Unroll, r, min(rounds, power_of_two(r.extent)))
         for lanes, width in self.wide.items():
             self.take(Vector(lanes, width))
@@ -248,19 +248,19 @@ class BlockChooser(AttentionChooser):
                 length = iterations(node.closed_ranges)
                 width = min(self.access_width([last]), power_of_two(max(1, length // threads)))
             if width > 1:
-                lanes, outer = self.split(Split(last.arg[0], width))
-                self.wide[lanes.arg[0]], loop = width, lanes if outer is None else outer
+                lanes, outer = self.split(Split(last.identity, width))
+                self.wide[lanes.identity], loop = width, lanes if outer is None else outer
             while (around := loop_around(self.nest, loop)) is not None and is_plain(around):
-                if loop.arg[0] in self.wide:
+                if loop.identity in self.wide:
                     loop = around
                 else:
-                    loop, = self.new_ranges(Merge(around.arg[0], loop.arg[0]))
+                    loop, = self.new_ranges(Merge(around.identity, loop.identity))
 
     def shared_range(self, node: UOp) -> UOp | None:
         """The range of a REDUCE that threads share: long, and contiguous where one is."""
         access = self.largest_access(node)
         plain = [r for r in node.closed_ranges
-                 if is_plain(r) and r.extent >= self.machine.warp_threads and r.arg[0] not in self.wide]
+                 if is_plain(r) and r.extent >= self.machine.warp_threads and r.identity not in self.wide]
         return max(plain, key=lambda r: (access is not None and access.step(r) == 1, r.extent), default=None)
 
     def group_reduces(self, group: int, inside: frozenset[UOp] = frozenset()) -> None:
@@ -273,7 +273,7 @@ class BlockChooser(AttentionChooser):
             threads = 1 if r is None else min(group, power_of_two(r.extent))
             if r is None or threads < 2:
                 return
-            self.take(Local(r.arg[0], threads, self.exchanging_lanes()))
+            self.take(Local(r.identity, threads, self.exchanging_lanes()))
 
     # --- segment sums ---------------------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class BlockChooser(AttentionChooser):
         loop, _ = self.tiled(found.loop, tile)
         if has_inner:
             self.move_inside(loop)
-        self.take(Scatter(loop.arg[0], 1))
+        self.take(Scatter(loop.identity, 1))
         self.distribute_over_threads(self.outputs - {loop}, self.machine.block_threads)
         return True
 
@@ -317,7 +317,7 @@ class BlockChooser(AttentionChooser):
         self.group_reduces(group, inner)
         outputs = self.outputs
         inside = (n.ranges - outputs for n in self.nest.toposort() if not n.ranges.isdisjoint(inner))
-        if not any(r.arg[1] is RangeKind.LOCAL for ranges in inside for r in ranges):
+        if not any(r.kind is RangeKind.LOCAL for ranges in inside for r in ranges):
             self.distribute_over_threads(outputs - outer,
                                          group)  # else sums inside rows have the threads already
 
@@ -331,9 +331,9 @@ class BlockChooser(AttentionChooser):
         if set(reduces_in(self.nest)) != known or any(n.ranges != rows for n in known):
             return False
         threads, width = self.machine.block_threads, self.access_width([found.loop])
-        item = next(r for r in self.new_ranges(OnlineSoftmax(found.loop.arg[0], threads * TILE_ITEMS))
-                    if r.arg[1] is RangeKind.UNROLL)
-        self.take(Row((item.arg[0],), threads, width, self.exchanging_lanes()))
+        item = next(r for r in self.new_ranges(OnlineSoftmax(found.loop.identity, threads * TILE_ITEMS))
+                    if r.kind is RangeKind.UNROLL)
+        self.take(Row((item.identity,), threads, width, self.exchanging_lanes()))
         self.distribute_over_threads(self.outputs - rows, threads)
         return True
 
@@ -344,12 +344,12 @@ class BlockChooser(AttentionChooser):
         if not accesses:
             return False
         items, width = loops[0].extent, self.access_width(loops)
-        values = len({a.node.src[0].src[0] for a in accesses if a.node.op is Ops.LOAD})
+        values = len({a.node.memory for a in accesses if a.node.op is Ops.LOAD})
         threads = self.row_threads(items // width, ROW_ITEMS // (width * max(1, values)))
         self.note("a row in registers", items=items, at_once=width, values=values, threads=threads)
         if threads < 2:
             return False
-        self.take(Row(tuple(r.arg[0] for r in loops), threads, width, self.exchanging_lanes()))
+        self.take(Row(tuple(r.identity for r in loops), threads, width, self.exchanging_lanes()))
         self.distribute_over_threads(statistics[0].ranges, self.machine.block_threads // threads)
         return True
 
@@ -397,8 +397,8 @@ class BlockChooser(AttentionChooser):
     def hold_short_side(self, contraction: Contraction) -> None:
         """The few rows in registers of each thread: what they are multiplied with is loaded once for all."""
         short = min(contraction.sides, key=iterations)
-        for r in sorted(filter(is_plain, short), key=lambda r: r.arg[0]):
-            self.take(Upcast(r.arg[0], r.extent))
+        for r in sorted(filter(is_plain, short), key=lambda r: r.identity):
+            self.take(Upcast(r.identity, r.extent))
 
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
@@ -430,10 +430,10 @@ class BlockChooser(AttentionChooser):
         if size < 2:
             return r
         wide = size == ACCESS_LANES and self.has_vectors(r)
-        return self.split((Vector if wide else Upcast)(r.arg[0], size))[1]
+        return self.split((Vector if wide else Upcast)(r.identity, size))[1]
 
 
 def _is_next(access: MemoryAccess, r: UOp) -> bool:
     """Whether neighbouring iterations of `r` access neighbouring items, or vectors of them."""
     return access.step(r) == iterations(x for x in access.ranges
-                                        if x.arg[1] is RangeKind.VECTOR and access.step(x) == 1)
+                                        if x.kind is RangeKind.VECTOR and access.step(x) == 1)

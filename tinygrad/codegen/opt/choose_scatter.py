@@ -77,9 +77,9 @@ class ScatterChooser(Chooser):
         if moved <= self.machine.l2_bytes or size * reduces[0].dtype.itemsize < LEAST_RUN:
             return False
         loop, _ = self.tiled(loop, size)
-        self.take(Unroll(summed.arg[0], ROWS_TOGETHER))
-        self.take(Interchange(loop.arg[0], self.lanes()))
-        self.take(Vector(loop.arg[0], self.width(loop)))
+        self.take(Unroll(summed.identity, ROWS_TOGETHER))
+        self.take(Interchange(loop.identity, self.lanes()))
+        self.take(Vector(loop.identity, self.width(loop)))
         return True
 
     def run_of(self, loop: UOp, around: float) -> int:
@@ -102,13 +102,13 @@ class ScatterChooser(Chooser):
             self.move_inside(loop)
         around = self.tiled(inner[0], part)[1] if inner else None
         if around is not None:
-            self.take(Swap(around.arg[0]))
+            self.take(Swap(around.identity))
         loop, _ = self.tiled(loop, rows)
         dump_slots = DUMP_SLOTS if inner or ceildiv(found.loop.extent, rows) <= MOST_TILES else 0
-        self.take(Scatter(loop.arg[0], lanes, dump_slots))
+        self.take(Scatter(loop.identity, lanes, dump_slots))
         last = self.nest.src[0].closed_ranges[-1]
-        if last.arg[1] is RangeKind.LOOP and self.can_vector(last):
-            self.take(Vector(last.arg[0], self.width(last)))
+        if last.kind is RangeKind.LOOP and self.can_vector(last):
+            self.take(Vector(last.identity, self.width(last)))
         return True
 
     def added_together(self, found: SegmentSum) -> tuple[UOp, ...]:

@@ -114,13 +114,13 @@ class BlockTileChooser(Chooser):
     def plain(self, ranges: Iterable[UOp]) -> list[UOp]:
         """Loops of a fixed number of iterations, in the order of the outputs' loops and the sums'."""
         order = [r for n in (*self.nest.src, *self.nest.toposort()) for r in n.closed_ranges]
-        return sorted((r for r in ranges if r.arg[1] is RangeKind.LOOP and len(r.src) == 1), key=order.index)
+        return sorted((r for r in ranges if r.kind is RangeKind.LOOP and len(r.src) == 1), key=order.index)
 
     def merged(self, contraction: Contraction, least: int) -> tuple[UOp, UOp, UOp]:
         """The rows as one range, the columns, along which results lie in memory, as another one, and the
         range that is summed over by tiles: one of at least so many iterations along which an operand is
         contiguous, or the longest; all of them as one where none is as long."""
-        stored = [s.src[0].src[1] for s in self.nest.src]
+        stored = [s.offset for s in self.nest.src]
         are_fast = [any(steps_by_one(at, r) for at in stored for r in side) for side in contraction.sides]
         sides = contraction.sides[::-1] if are_fast == [True, False] else contraction.sides
         m, n = (self.one_range(self.in_order_of_memory(contraction, side)) for side in sides)
@@ -140,7 +140,7 @@ class BlockTileChooser(Chooser):
         """Loops, the outermost first, as one."""
         whole, *inner = loops
         for r in inner:
-            whole, = self.new_ranges(Merge(whole.arg[0], r.arg[0]))
+            whole, = self.new_ranges(Merge(whole.identity, r.identity))
         return whole
 
     # --- tiles ----------------------------------------------------------------------------------------------
@@ -161,14 +161,14 @@ class BlockTileChooser(Chooser):
         """The ranges inside tiles of rows, of columns and of the sum, of which a few tiles along m run beside
         each other, then the next along n, where there are many of both."""
         if k.extent % depth:
-            k, = self.new_ranges(Pad(k.arg[0], depth))
+            k, = self.new_ranges(Pad(k.identity, depth))
         (m, m_tiles), (n, n_tiles), (k, _) = (self.tiled(m, tile.m), self.tiled(n, tile.n),
                                               self.tiled(k, depth))
         if m_tiles is not None and n_tiles is not None and m_tiles.extent > BLOCKS_TOGETHER and \
                 m_tiles.extent % BLOCKS_TOGETHER == 0:
-            _, groups = self.new_ranges(Split(m_tiles.arg[0], BLOCKS_TOGETHER))
-            self.take(Swap(n_tiles.arg[0]))
-            self.take(Swap(groups.arg[0]))
+            _, groups = self.new_ranges(Split(m_tiles.identity, BLOCKS_TOGETHER))
+            self.take(Swap(n_tiles.identity))
+            self.take(Swap(groups.identity))
         return m, n, k
 
     def share(self, source: DType, side: UOp, k: UOp, threads: int, rows: int = 0, swizzled: int = 0) -> None:
@@ -282,11 +282,11 @@ class BlockTileChooser(Chooser):
                            unit.row_items)
             else:  # rows of k, that one lane reads below each other
                 self.share(unit.source, side, k, threads, unit.a.registers // 2 * steps)
-        opt = MMA(m.arg[0], n.arg[0], k.arg[0], UNITS.index(unit), tile.m // (tile.parts_m * unit.m),
+        opt = MMA(m.identity, n.identity, k.identity, UNITS.index(unit), tile.m // (tile.parts_m * unit.m),
                   tile.n // (tile.parts_n * unit.n), steps)
         for r in self.new_ranges(opt):
-            if r.arg[1] is RangeKind.LOOP:
-                self.take(Local(r.arg[0], r.extent))
+            if r.kind is RangeKind.LOOP:
+                self.take(Local(r.identity, r.extent))
 
     # --- registers ------------------------------------------------------------------------------------------
 
@@ -313,17 +313,17 @@ class BlockTileChooser(Chooser):
         self.share(source, columns, depth, tile.parts, swizzled=RUN)
         self.hold(columns, tile.parts_n)
         self.hold(rows, tile.parts_m)
-        self.take(Unroll(depth.arg[0], WRITTEN_OUT))
+        self.take(Unroll(depth.identity, WRITTEN_OUT))
         return True
 
     def hold(self, side: UOp, threads: int) -> None:
         """A side of the block's tile: runs in registers, then threads, what is left in registers again."""
         wide = all(a.step(side) == 1 for a in self.accesses(side, Ops.STORE))
-        _, rest = self.split((Vector if wide else Upcast)(side.arg[0], RUN))
+        _, rest = self.split((Vector if wide else Upcast)(side.identity, RUN))
         if rest is not None:
-            _, rest = self.split(Local(rest.arg[0], threads))
+            _, rest = self.split(Local(rest.identity, threads))
         if rest is not None:
-            self.take(Upcast(rest.arg[0], rest.extent))
+            self.take(Upcast(rest.identity, rest.extent))
 
 
 def lies_along_k(operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:
@@ -331,7 +331,7 @@ def lies_along_k(operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:
     lies along neither, or where whole accesses do not divide its rows."""
     loads = [n for n in operand.toposort() if n.op is Ops.LOAD]
     for r in (k, side):
-        steps = [steps_of(load.src[0].src[1])[0] for load in loads]
+        steps = [steps_of(load.offset)[0] for load in loads]
         if any(own.get(r) == 1 for own in steps):
             width = ACCESS_BYTES // loads[0].dtype.itemsize
             whole = all(step % width == 0 for own in steps for other, step in own.items() if other is not r)

@@ -74,7 +74,7 @@ class Chooser:
     def take_runs(self, kind: type[Splitting], r: UOp, size: int) -> None:
         """Take a split of a range into runs of so many iterations, if these are several."""
         if size > 1:
-            self.take(kind(r.arg[0], size))
+            self.take(kind(r.identity, size))
 
     def new_ranges(self, opt: Opt) -> list[UOp]:
         """Take an Opt; the ranges that it makes, the outermost loop last."""
@@ -85,17 +85,17 @@ class Chooser:
     def split(self, opt: Splitting) -> tuple[UOp, UOp | None]:
         """Take a split; (the range inside, the loop left around it or None)."""
         inside, *rest = self.new_ranges(opt)
-        around = [r for r in rest if r.arg[1] is RangeKind.LOOP]
+        around = [r for r in rest if r.kind is RangeKind.LOOP]
         return inside, around[-1] if around else None
 
     def tiled(self, r: UOp, size: int) -> tuple[UOp, UOp | None]:
         """`r` as (the range inside its tile, the loop over tiles or None)."""
-        return (r, None) if r.extent <= size else self.split(Split(r.arg[0], size))
+        return (r, None) if r.extent <= size else self.split(Split(r.identity, size))
 
     def outer_after(self, opt: Splitting) -> int | None:
         """Take a split; the identity of the loop left around it, None if no loop is left."""
         around = self.split(opt)[1]
-        return None if around is None else around.arg[0]
+        return None if around is None else around.identity
 
     def attempt(self, step: Callable[..., bool], *args: Any) -> bool:
         """Whether a step of the plan could be taken; where not, the plan stays as it was."""
@@ -120,7 +120,7 @@ class Chooser:
     def merge_contiguous(self) -> None:
         """Loops that walk memory as one would, as one."""
         while (pair := mergeable_pair(self.nest)) is not None:
-            self.take(Merge(pair[0].arg[0], pair[1].arg[0]))
+            self.take(Merge(pair[0].identity, pair[1].identity))
 
     def split_along(self, digit: Ops, least: int = 2) -> None:
         """Loops along whose quotients (IDIV: channels that were shuffled) or remainders (MOD: weights in
@@ -128,24 +128,24 @@ class Chooser:
         while True:
             outputs = output_ranges(self.nest)
             found = ((loop, divisor) for a in self.accesses()
-                     for op, factor, loop, divisor in digits_of(a.node.src[0].src[1])
+                     for op, factor, loop, divisor in digits_of(a.node.offset)
                      if op is digit and factor == 1 and loop in outputs
                      and (divisor if digit is Ops.MOD else loop.extent // divisor) >= least
                      and not is_reduce_range(self.nest, loop))
             loop, divisor = next(found, (None, 0))
             if loop is None:
                 return
-            self.take(Split(loop.arg[0], divisor))
+            self.take(Split(loop.identity, divisor))
 
     def move_inside(self, loop: UOp) -> None:
         """All other loops of the first output around this one."""
         for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
-            self.take(Swap(r.arg[0]))
+            self.take(Swap(r.identity))
 
     def stage(self, operand: UOp, over: Iterable[UOp], *tile: int) -> None:
         """Stage an operand of the contractions over these ranges, in shared memory for a `tile` of threads
         and on (the fields of `SharedTile`)."""
-        self.take(Stage(stageable(self.nest).index(operand), tuple(r.arg[0] for r in over), *tile))
+        self.take(Stage(stageable(self.nest).index(operand), tuple(r.identity for r in over), *tile))
 
     def accesses(self, along: UOp | None = None, op: Ops | None = None) -> list[MemoryAccess]:
         """The accesses to memory: all, or those in the loop `along`, or the LOADs or STOREs among them."""
@@ -161,7 +161,7 @@ class Chooser:
         """The contraction with the most work that changes with every range of an output, none of which runs
         in order: where one item follows from the one before, there is nothing to tile."""
         outputs = [frozenset(s.closed_ranges) for s in self.nest.src
-                   if all(r.arg[1] is not RangeKind.IN_ORDER for r in s.closed_ranges)]
+                   if all(r.kind is not RangeKind.IN_ORDER for r in s.closed_ranges)]
         found = (c for n in self.nest.toposort() if n.ranges in outputs and (c := contraction_of(n)))
         return max(found, key=lambda c: iterations(c.reduce.closed_ranges), default=None)
 
@@ -175,7 +175,7 @@ class Chooser:
 
     def written_bytes(self) -> int:
         """Bytes of the kernel's results."""
-        stored = {s.src[0].src[0] for s in self.nest.src}
+        stored = {s.memory for s in self.nest.src}
         return sum(int(memory.arg[1]) * memory.dtype.itemsize for memory in stored)
 
     def outgrows_last_cache(self) -> bool:
@@ -188,12 +188,12 @@ class Chooser:
 
     def can_vector(self, r: UOp) -> bool:
         around = (n.ranges.union(n.closed_ranges) for n in self.nest.toposort())
-        return r.extent >= 4 and r.arg[1] is RangeKind.LOOP and \
-            not any(o.arg[1] is RangeKind.VECTOR for loops in around if r in loops for o in loops)
+        return r.extent >= 4 and r.kind is RangeKind.LOOP and \
+            not any(o.kind is RangeKind.VECTOR for loops in around if r in loops for o in loops)
 
     def lane_tile(self, lane: UOp, most: int) -> int:
         """`lane` as vectors, up to `most` of them side by side. Returns how many."""
-        _, outer = self.split(Vector(lane.arg[0], self.width(lane)))
+        _, outer = self.split(Vector(lane.identity, self.width(lane)))
         size = 1 if outer is None else tile_size(outer.extent, most)
         if outer is not None:
             self.take_runs(Upcast, outer, size)

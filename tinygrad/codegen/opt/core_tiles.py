@@ -45,7 +45,7 @@ class RowsUnitChooser(TileChooser):
         found = [matrix_product(contraction.reduce, unit, m, n, k)
                  for rows, columns in (contraction.sides, contraction.sides[::-1])
                  for m in rows for n in columns for k in contraction.reduce.closed_ranges]
-        ways = [(self.cost_by_rows(p), (p.m.arg[0], p.n.arg[0], p.k.arg[0]), p) for p in found
+        ways = [(self.cost_by_rows(p), (p.m.identity, p.n.identity, p.k.identity), p) for p in found
                 if p is not None and along(contraction, p.n).reuse >= STAGING_REUSE
                 and self.bytes_deep(p) * TILES * unit.n <= 2 * self.machine.l2_bytes]
         return [(cost, partial(self.take_by_rows, p)) for cost, _, p in sorted(ways, key=lambda w: w[:2])[:1]]
@@ -112,7 +112,7 @@ class RowsUnitChooser(TileChooser):
         m, block = self.tiled(product.m, TILES * unit.m)
         n, panel = self.tiled(product.n, width)
         high, wide = (TILES if r.extent > size else 1 for r, size in ((m, unit.m), (n, unit.n)))
-        self.take(MMA(m.arg[0], n.arg[0], product.k.arg[0], UNITS.index(unit), high, wide, 1))
+        self.take(MMA(m.identity, n.identity, product.k.identity, UNITS.index(unit), high, wide, 1))
         if not reads_rows:
             (rows, *_, of_a, _), summed = self.unit_product()
             loops = [r for r in loops_over_tiles(rows, summed, first) if is_near or r is not block]
@@ -121,8 +121,8 @@ class RowsUnitChooser(TileChooser):
         loops = [r for r in loops_over_tiles(columns, summed, first) if r is not panel]
         self.stage_tiles(columns, [*loops, *panel_ranges(columns, summed), of_b])
         around = self.newest_stage()[0].ranges
-        order = [r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP and r in around]
-        self.enclose_with([r.arg[0] for r in (*order, block) if r is not None])
+        order = [r for r in self.nest.src[0].closed_ranges if r.kind is RangeKind.LOOP and r in around]
+        self.enclose_with([r.identity for r in (*order, block) if r is not None])
 
     def unit_product(self) -> tuple[tuple[UOp, ...], list[UOp]]:
         """The sources of the nest's MMA, and the ranges over which its products are summed up."""
@@ -142,14 +142,14 @@ class RowsUnitChooser(TileChooser):
 
     def fill_rows(self, element: UOp, lanes: int, is_turned: bool) -> bool:
         """Lanes for the newest panel, if they lie as it does, or in squares that are turned."""
-        self.take(Vector(element.arg[0], lanes))
+        self.take(Vector(element.identity, lanes))
         stage, loads = self.newest_stage()
         *loops, lane = stage.closed_ranges
         if not is_turned:
             return all(a.step(lane) in (0, 1) or interleaved_runs(a.node, lane) for a in loads)
         if any(not _reads_squares(a.node, loops[-1], lane) for a in loads):
             return False
-        self.take(Upcast(loops[-1].arg[0], loops[-1].extent))
+        self.take(Upcast(loops[-1].identity, loops[-1].extent))
         return True
 
 
@@ -170,12 +170,12 @@ def loops_over_tiles(operand: UOp, summed: list[UOp], first: int) -> list[UOp]:
     """The loops over tiles that an operand changes with, where there are several: of identities from `first`
     on."""
     return sorted((r for r in operand.ranges
-                   if r.arg[1] is RangeKind.LOOP and r.arg[0] >= first and r not in summed),
-                  key=lambda r: -int(r.arg[0]))
+                   if r.kind is RangeKind.LOOP and r.identity >= first and r not in summed),
+                  key=lambda r: -int(r.identity))
 
 
 def panel_ranges(operand: UOp, summed: list[UOp]) -> list[UOp]:
     """The ranges of a panel but its last, as the contraction walks it: products, then the vectors of a
     tile."""
     return [r for r in summed if r in operand.ranges] + \
-        [r for r in operand.ranges if r.arg[1] is RangeKind.UNROLL and r not in summed]
+        [r for r in operand.ranges if r.kind is RangeKind.UNROLL and r not in summed]

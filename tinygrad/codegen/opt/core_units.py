@@ -50,7 +50,7 @@ class CoreUnitChooser(RowsUnitChooser):
         """The way to run a contraction on a unit of lanes, if there is one: lanes as the cost model would
         choose them, pairs that lie side by side in the other operand."""
         lanes = [along(contraction, n) for n in contraction.left | contraction.right if n.extent >= unit.n]
-        for way in sorted(lanes, key=lambda way: (self.outer_cost(way), way.lane.arg[0])):
+        for way in sorted(lanes, key=lambda way: (self.outer_cost(way), way.lane.identity)):
             n, m, loads = way.lane, max(way.rows, key=self.row_rank), self.loads_of(way.single)
             ks = [k for k in way.reduce.closed_ranges if k.extent >= LEAST_STEPS * unit.k
                   and matrix_product(way.reduce, unit, m, n, k) is not None]
@@ -61,7 +61,7 @@ class CoreUnitChooser(RowsUnitChooser):
             computed = {t: round_up(m.extent, t[0]) * round_up(n.extent, unit.n * t[1]) for t in fitting}
             result = m.extent * n.extent
             tile = next((t for t in fitting if computed[t] <= MOST_WASTE * result), fitting[0])
-            opt = MMA(m.arg[0], n.arg[0], k.arg[0], UNITS.index(unit), *tile, 1)
+            opt = MMA(m.identity, n.identity, k.identity, UNITS.index(unit), *tile, 1)
             return [(computed[tile] / result / unit.rate, partial(self.take_unit_tile, opt))]
         return []
 
@@ -77,7 +77,7 @@ class CoreUnitChooser(RowsUnitChooser):
         lanes = self.unit_product()[0][1]
         self.stage_pairs(lanes, [*panel_ranges(lanes, closed), pairs])
         tiles = loops_over_tiles(lanes, closed, first)
-        self.enclose_with(self.ranges_of_staging(tiles[0].arg[0] if tiles else None))
+        self.enclose_with(self.ranges_of_staging(tiles[0].identity if tiles else None))
 
     def reads_pairs(self, single: UOp, pair: UOp) -> bool:
         """True if both items of a pair lie side by side in memory as they are."""
@@ -89,4 +89,4 @@ class CoreUnitChooser(RowsUnitChooser):
         stage, loads = self.newest_stage()
         lane = stage.closed_ranges[-1]
         if all(interleaved_runs(a.node, lane) is not None for a in loads):
-            self.take(Vector(lane.arg[0], lane.extent))
+            self.take(Vector(lane.identity, lane.extent))

@@ -210,7 +210,7 @@ class LaneChooser(Chooser):
             return
         wanted = [r for r in order if r not in (lanes, lines)] + [lanes, lines]
         if self.worth_streaming() and range_named(self.nest, lanes).extent >= 2 * TILES_TOGETHER:
-            together, around = (r.arg[0] for r in self.new_ranges(Split(lanes, TILES_TOGETHER)))
+            together, around = (r.identity for r in self.new_ranges(Split(lanes, TILES_TOGETHER)))
             wanted[-2:] = [around, lines, together]
         if wanted != order:
             for r in reversed(wanted):

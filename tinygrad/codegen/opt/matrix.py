@@ -165,7 +165,7 @@ def on_matrix_unit(nest: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, *tiles: 
     reduce = product.reduce
     identity = fresh_identity(nest)
     sides = [axis_of(r, size, count, bits, not unit.in_shared and is_contiguous(values, r), identity + 2 * i,
-                     r.arg[1])
+                     r.kind)
              for i, (r, size, count, bits, values) in enumerate((
                  (m, unit.m, tiles[0], unit.c.rows if unit.in_shared else unit.a.rows, [product.a]),
                  (n, unit.n, tiles[1], unit.c.columns if unit.in_shared else unit.b.columns, [product.b]),

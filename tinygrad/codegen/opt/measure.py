@@ -73,8 +73,8 @@ class Workbench:
         params = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda p: p.arg[0])
         if sum(p.arg[1] * p.dtype.itemsize for p in params) > MOST_BYTES:
             raise MemoryError(f"a kernel of more than {MOST_BYTES:,} bytes is not measured")
-        written = {s.src[0].src[0] for s in nest.src}
-        read = {n.src[0].src[0] for n in nodes if n.op is Ops.LOAD}
+        written = {s.memory for s in nest.src}
+        read = {n.memory for n in nodes if n.op is Ops.LOAD}
         self.buffers: dict[int, Buffer] = {}
         self.before: dict[int, Array] = {}
         """the bytes of outputs before the kernel runs"""
@@ -212,7 +212,7 @@ def sample(nest: UOp, most: int) -> UOp:
         if work <= most or count >= r.extent or any(r not in s.closed_ranges for s in nest.src):
             continue
         step = ceildiv(r.extent - 1, count - 1)
-        few = UOp.range(ceildiv(r.extent - 1, step) + 1, r.arg[0])
+        few = UOp.range(ceildiv(r.extent - 1, step) + 1, r.identity)
         sampled = _replace_loop(sampled, r, few, (few * step).minimum(r.extent - 1))
     return sampled
 

@@ -85,7 +85,7 @@ def neighbours(nest: UOp, plan: Plan, machine: Machine) -> Iterator[Plan]:
 
 def copies(nest: UOp) -> int:
     """The most copies that unrolling writes out of any value of `nest`."""
-    return max(iterations(r for r in n.ranges.union(n.closed_ranges) if r.arg[1] is RangeKind.UNROLL)
+    return max(iterations(r for r in n.ranges.union(n.closed_ranges) if r.kind is RangeKind.UNROLL)
                for n in nest.toposort())
 
 
@@ -140,7 +140,7 @@ def _other_ranges(plan: Plan, states: list[UOp]) -> Iterator[Edit]:
         target = range_named(state, opt.range)
         for r in _loops(state):
             if r is not target and is_reduce_range(state, r) == is_reduce_range(state, target):
-                yield Edit(at, 1, (replace(opt, range=r.arg[0]),))
+                yield Edit(at, 1, (replace(opt, range=r.identity),))
 
 
 def _additions(plan: Plan, machine: Machine, states: list[UOp]) -> Iterator[Edit]:
@@ -149,15 +149,15 @@ def _additions(plan: Plan, machine: Machine, states: list[UOp]) -> Iterator[Edit
     while at and isinstance(plan.opts[at - 1], LAST):
         at -= 1
     state = states[at]
-    rows = (Stage(number, (row.loop.arg[0],)) for number, row in numbered_rows(state))
-    order = (Swap(r.arg[0]) for r in _loops(state))
+    rows = (Stage(number, (row.loop.identity,)) for number, row in numbered_rows(state))
+    order = (Swap(r.identity) for r in _loops(state))
     for opt in in_turn(_added_splits(state, machine), _added_stages(state), order, rows):
         yield Edit(at, 0, (opt,))
     if machine.has_threads and machine.threads > 1:
         taken = sum(isinstance(opt, Thread) for opt in plan.opts[-1:])
         given = len(plan.opts) - taken
         for r in _shared_loops(states[given]):
-            yield Edit(given, taken, (Swap(r.arg[0]), Thread(r.arg[0])))
+            yield Edit(given, taken, (Swap(r.identity), Thread(r.identity)))
 
 
 def _added_splits(state: UOp, machine: Machine) -> Iterator[Opt]:
@@ -165,27 +165,27 @@ def _added_splits(state: UOp, machine: Machine) -> Iterator[Opt]:
     for r in _loops(state):
         kinds = (Unroll, Accumulators) if is_reduce_range(state, r) else (Upcast,)
         if r.extent >= lanes > 1:
-            yield Vector(r.arg[0], lanes)
+            yield Vector(r.identity, lanes)
         for kind in kinds:
-            yield from (kind(r.arg[0], n) for n in AMOUNTS[kind] if n < r.extent)
+            yield from (kind(r.identity, n) for n in AMOUNTS[kind] if n < r.extent)
             if r.extent <= MOST[kind]:
-                yield kind(r.arg[0], r.extent)
-        yield from (Split(r.arg[0], n) for n in AMOUNTS[Split] if n < r.extent)
+                yield kind(r.identity, r.extent)
+        yield from (Split(r.identity, n) for n in AMOUNTS[Split] if n < r.extent)
 
 
 def _added_stages(state: UOp) -> Iterator[Opt]:
     """An operand staged over what one tile reads of it, and over all that is reduced."""
     for number, operand in enumerate(operands(state)):
         inside = [r for r in operand.ranges if not is_block_range(r)
-                  and (is_reduce_range(state, r) or r.arg[1] is not RangeKind.LOOP)]
-        for over in (inside, [r for r in inside if r.arg[1] is not RangeKind.LOOP]):
+                  and (is_reduce_range(state, r) or r.kind is not RangeKind.LOOP)]
+        for over in (inside, [r for r in inside if r.kind is not RangeKind.LOOP]):
             if over:
-                yield Stage(number, over=tuple(r.arg[0] for r in sorted(over, key=panel_order)))
+                yield Stage(number, over=tuple(r.identity for r in sorted(over, key=panel_order)))
 
 
 def _loops(state: UOp) -> list[UOp]:
     """The ranges that an Opt can still change."""
-    return [r for r in all_ranges(state) if r.arg[1] is RangeKind.LOOP and len(r.src) == 1]
+    return [r for r in all_ranges(state) if r.kind is RangeKind.LOOP and len(r.src) == 1]
 
 
 def _shared_loops(state: UOp) -> list[UOp]:
@@ -255,7 +255,7 @@ def _outer(nest: UOp, identity: int) -> int:
 
 
 def _identities(nest: UOp) -> set[int]:
-    return {r.arg[0] for r in all_ranges(nest)}
+    return {r.identity for r in all_ranges(nest)}
 
 
 def _renamed(opt: Opt, names: dict[int, int], nest: UOp) -> Opt | None:
@@ -266,5 +266,5 @@ def _renamed(opt: Opt, names: dict[int, int], nest: UOp) -> Opt | None:
         over = tuple(r for r in moved.over if r in there)
         return replace(moved, over=over) if over else None
     if isinstance(moved, Thread) and moved.range not in there:
-        return next((Thread(r.arg[0]) for r in _shared_loops(nest)), None)
+        return next((Thread(r.identity) for r in _shared_loops(nest)), None)
     return moved if set(moved.ranges()) <= there else None

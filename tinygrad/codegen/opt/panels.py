@@ -24,7 +24,7 @@ MOST_VECTORS = 4
 def panel_order(r: UOp) -> tuple[int, int]:
     """Where a range stands in a panel, which lies in memory as its contraction walks it."""
     kinds = (RangeKind.LOOP, RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.FRAGMENT)
-    return kinds.index(r.arg[1]), r.arg[0]
+    return kinds.index(r.kind), r.identity
 
 
 class PanelChooser(LaneChooser):

@@ -179,7 +179,8 @@ class TileChooser(PanelChooser):
         found += [(r, self.dot_cost(contraction, r), partial(self.tile_dot, contraction, r))
                   for r in contraction.reduce.closed_ranges if r.extent >= 4]
         if not self.take_cheapest("a multiply-add, against 1 without lanes", [
-                Alternative(cost, (r.arg[0],), f"r{r.arg[0]}_as_lanes", take) for r, cost, take in found]):
+                Alternative(cost, (r.identity,), f"r{r.identity}_as_lanes", take)
+                for r, cost, take in found]):
             self.cost = 1.0
             self.vectorise_groups()
 
@@ -245,30 +246,30 @@ class TileChooser(PanelChooser):
         scatters = any(a.step(lane) != 1 for a in self.accesses(lane, Ops.STORE))
         tiles = self.tiles_of(product, stage, jumps)
         row = self.row_of_tiles(product, tiles)
-        vector, outer = self.split(Vector(lane.arg[0], width))
+        vector, outer = self.split(Vector(lane.identity, width))
         staged = [vector]
         size = 1 if outer is None else tiles.vectors(row.extent)
         if outer is not None and size > 1:
-            side_by_side, outer = self.split(Upcast(outer.arg[0], size))
+            side_by_side, outer = self.split(Upcast(outer.identity, size))
             staged.insert(0, side_by_side)
         if size == 1 and len(product.columns) > 1:
-            second = max(product.columns - {lane}, key=lambda r: (r.extent, -r.arg[0]))
+            second = max(product.columns - {lane}, key=lambda r: (r.extent, -r.identity))
             size = tile_size(second.extent, 3)
             self.take_runs(Upcast, second, size)
         read_over = [r for r in order if r in operand.ranges]
         # where results lie across the lanes, tiles in turn write the same lines
         together = 1 if not stage or scatters else self.panels_together(product, outer, size)
         if outer is not None and together > 1:
-            panels, outer = self.split(Split(outer.arg[0], together))
+            panels, outer = self.split(Split(outer.identity, together))
             read_over.insert(0, panels)
         rows = tile_size(row.extent, most_rows(self.machine, max(1, size)))
         self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.machine.registers,
                   uses_of_a_staged_item=float(product.reuse), staged=stage)
         self.take_runs(Upcast, row, rows)
-        over = tuple(r.arg[0] for r in (*read_over, *staged))
+        over = tuple(r.identity for r in (*read_over, *staged))
         if stage and self.stage_factor(product.which, over):
             self.fill_by_vectors()
-            self.enclose_with(self.ranges_of_staging(None if outer is None else outer.arg[0]))
+            self.enclose_with(self.ranges_of_staging(None if outer is None else outer.identity))
         elif in_panels and (now := self.main_contraction()) is not None:
             self.walk_panels(along(now, vector), product.column_bytes * lane.extent)
         self.write_out_products()
@@ -303,20 +304,20 @@ class TileChooser(PanelChooser):
         if not others:  # what is left over is added up once, not for each iteration of others
             choices.append(min(innermost.extent, PRODUCTS_TOGETHER[0]))
         if choices and choices[0] > 1 and is_plain(innermost):
-            self.take(Unroll(innermost.arg[0], choices[0]))
+            self.take(Unroll(innermost.identity, choices[0]))
 
     def walk_panels(self, product: VectorProduct, size: int) -> None:
         """The loops over panels that lie in memory, of `size` bytes each, inside those over rows where the L2
         cache holds all of them, so that results are written in long runs; else around them. Loops that both
         operands change with stay outside."""
-        loops = [r for r in self.nest.src[0].closed_ranges if r.arg[1] is RangeKind.LOOP]
+        loops = [r for r in self.nest.src[0].closed_ranges if r.kind is RangeKind.LOOP]
         panels, rows = ([r for r in loops if r in side] for side in (product.columns, product.rows))
         if not panels:
             return
         both = [r for r in loops if r not in panels and r not in rows]
         are_near = size * iterations(panels) <= PANEL_SHARE * self.machine.l2_bytes
         inside = (*rows, *panels) if are_near else (*panels, *rows)
-        self.enclose_with([r.arg[0] for r in (*both, *inside)])
+        self.enclose_with([r.identity for r in (*both, *inside)])
 
     def lies_in_panels(self, product: VectorProduct) -> bool:
         """True where the operand lies in memory as panels would: the vectors of a tile side by side, and one
@@ -358,7 +359,7 @@ class TileChooser(PanelChooser):
         self.note("rows of tiles", alone=alone, with_the_loop_around=joined)
         if joined < JOINED_GAIN * alone or has_loose_bounds(self.nest):
             return row  # of a range made of two, nobody could tell where it may end
-        return self.new_ranges(Merge(around.arg[0], row.arg[0]))[-1]
+        return self.new_ranges(Merge(around.identity, row.identity))[-1]
 
     def walk_smoothly(self, product: VectorProduct) -> None:
         """Order the reduce so that the operand read item by item is walked with its smallest steps
@@ -371,18 +372,18 @@ class TileChooser(PanelChooser):
         wanted = sorted(closed, key=lambda r: -abs(largest.step(r) or 0))
         if wanted != list(closed):
             for r in reversed(wanted):
-                self.take(Swap(r.arg[0]))
+                self.take(Swap(r.identity))
 
     def row_rank(self, r: UOp) -> tuple[bool, int, int]:
         """Rows of the tile: a range whose items lie near each other, then the longest."""
         near = all(abs(a.step(r) or 0) <= 64 for a in self.accesses(op=Ops.LOAD))
-        return near and r.extent >= 4, r.extent, r.arg[0]
+        return near and r.extent >= 4, r.extent, r.identity
 
     def tile_dot(self, contraction: Contraction, lane: UOp) -> None:
         """Lanes along the reduce: both operands are vectors, each accumulator is summed at the end."""
-        self.take(Vector(lane.arg[0], self.width(lane)))
+        self.take(Vector(lane.identity, self.width(lane)))
         for side in (contraction.left, contraction.right):
-            longest = max(side, key=lambda r: (r.extent, r.arg[0]))
+            longest = max(side, key=lambda r: (r.extent, r.identity))
             self.take_runs(Upcast, longest, tile_size(longest.extent, 4))
 
     def tile_rows(self, contraction: Contraction) -> None:
@@ -393,8 +394,8 @@ class TileChooser(PanelChooser):
         products = (along(contraction, lane) for lane in (contraction.left | contraction.right) - rows
                     if lane.extent >= 4)
         self.take_cheapest("a multiply-add of rows, against 1 without lanes", [
-            Alternative(self.outer_cost(p), (p.lane.arg[0], self.row_rank(row)),
-                f"r{p.lane.arg[0]}_as_lanes_of_r{row.arg[0]}", partial(self.tile_row, p.lane, row))
+            Alternative(self.outer_cost(p), (p.lane.identity, self.row_rank(row)),
+                f"r{p.lane.identity}_as_lanes_of_r{row.identity}", partial(self.tile_row, p.lane, row))
             for p in products for row in p.rows & rows])
         self.vectorise_groups()
 
@@ -413,19 +414,20 @@ class TileChooser(PanelChooser):
             before = set(all_ranges(self.nest))
             self.lane_tile(loop, vectors)
             new = [r for r in all_ranges(self.nest) if r not in before]
-            done.update(r.arg[0] for r in (loop, *new))
-            lane = next(r for r in new if r.arg[1] is RangeKind.VECTOR)
+            done.update(r.identity for r in (loop, *new))
+            lane = next(r for r in new if r.kind is RangeKind.VECTOR)
             operand = next((s for s in operands(self.nest)
                             if lane in s.ranges and self.is_walked_badly(s, lane)), None)
             if operand is not None:
                 inner = operand.ranges - output_ranges(self.nest)
-                self.stage(operand, sorted(inner, key=lambda r: (panel_order(r)[0], r not in new, r.arg[0])))
+                self.stage(operand, sorted(inner, key=lambda r: (panel_order(r)[0], r not in new,
+                                                                 r.identity)))
                 self.fill_by_vectors()
 
     def cached_contraction(self, done: set[int]) -> UOp | None:
         """The loop that fills a cached row with sums of products."""
         for node in self.nest.toposort():
-            if node.op is not Ops.STAGE or node.closed_ranges[-1].arg[0] in done:
+            if node.op is not Ops.STAGE or node.closed_ranges[-1].identity in done:
                 continue
             loop = node.closed_ranges[-1]
             for inner in node.src[0].toposort(stop=lambda n: n.op is Ops.STAGE):
