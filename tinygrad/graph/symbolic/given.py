@@ -15,7 +15,7 @@ from tinygrad.graph.symbolic.conditions import Form, conjuncts, is_negation
 from tinygrad.graph.symbolic.linear import Linear, difference, from_terms, linear_terms, sort_key, truth
 from tinygrad.graph.uop import UOp
 
-Facts = Mapping[UOp, Linear]
+LimitedSums = Mapping[UOp, Linear]
 """Variables, each of which stands for a sum that a condition keeps within the variable's bounds."""
 
 
@@ -66,7 +66,7 @@ def _note_limits(conjunct: UOp, limits: dict[Form, list[int]]) -> bool:
     return True
 
 
-def _facts(limits: Mapping[Form, list[int]]) -> Facts | None:
+def _facts(limits: Mapping[Form, list[int]]) -> LimitedSums | None:
     """The sums that are limited, those of most atoms first; None if the limits contradict each other."""
     single = {atom: bounds for form, bounds in limits.items() for atom, _ in form if len(form) == 1}
     facts: dict[UOp, Linear] = {}
@@ -80,7 +80,7 @@ def _facts(limits: Mapping[Form, list[int]]) -> Facts | None:
     return facts
 
 
-def _rebuilt(root: UOp, facts: Facts, known: Mapping[UOp, UOp]) -> UOp:
+def _rebuilt(root: UOp, facts: LimitedSums, known: Mapping[UOp, UOp]) -> UOp:
     """`root` with the facts' variables in place of their sums and `known` conditions replaced."""
     done: dict[UOp, UOp] = dict(known)
 
