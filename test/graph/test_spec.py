@@ -184,7 +184,7 @@ NEST_FAULTS: dict[str, Callable[[], UOp]] = {
                                  (0, Memory.SCRATCH, 2)),
     r"CALL\(value": lambda: new(Ops.CALL, F, (UOp.const(1.0, dtypes.float64),),
                                 CalledFunction("same", UOp.const(2.0, F), UOp.const(2.0, F))),
-    r"RANGE\(extent": lambda: new(Ops.RANGE, I, (UOp.const(4, I),), 0),
+    r"RANGE\(int": lambda: new(Ops.RANGE, I, (UOp.const(4, I),), 0),
     r"EXTRACT\(vector\)": lambda: new(Ops.EXTRACT, F, (new(Ops.CONST, F.vec(4), (), 0.0),), 4),
     r"VECTORIZE\(value\)": lambda: new(Ops.VECTORIZE, F.vec(4), (UOp.const(1.0, F), UOp.const(2.0, F))),
 }

@@ -49,7 +49,10 @@ class Synthesized(Attribute[T]):
 
     def of(self, node: UOp) -> T:
         name = self.name
-        stack = [] if name in node.__dict__ else [node]
+        if name in node.__dict__:
+            known: T = node.__dict__[name]
+            return known
+        stack = [node]
         while stack:
             current = stack[-1]
             depth = len(stack)

@@ -13,6 +13,7 @@ from threading import local
 from typing import Any
 
 from tinygrad.dtype import DType
+from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.gradient import SourceGradients, as_argument
 from tinygrad.graph.node_flags import Argument
 from tinygrad.graph.ops import Family, Ops
@@ -44,16 +45,16 @@ def placeholders() -> Iterator[None]:
 
 def is_unknown(uop: UOp) -> bool:
     """Whether this thread is in such a block and the value of `uop` depends on a placeholder."""
-    return _state.depth > 0 and depends_on_placeholder(uop)
+    return _state.depth > 0 and DEPENDS_ON_PLACEHOLDER.of(uop)
 
 
-def depends_on_placeholder(uop: UOp) -> bool:
-    """Whether a placeholder is below `uop`."""
-    for node in uop.toposort(stop=lambda n: "_has_placeholder" in n.__dict__):
-        if "_has_placeholder" not in node.__dict__:
-            here = node.op is Ops.BUFFER and node.storage.is_placeholder
-            node.__dict__["_has_placeholder"] = here or any(s.__dict__["_has_placeholder"] for s in node.src)
-    return bool(uop.__dict__["_has_placeholder"])
+def _depends_on_placeholder(node: UOp) -> bool:
+    """Whether a placeholder is below, or this is one."""
+    here = node.op is Ops.BUFFER and node.storage.is_placeholder
+    return here or any([DEPENDS_ON_PLACEHOLDER.of(s) for s in node.src])
+
+
+DEPENDS_ON_PLACEHOLDER: Synthesized[bool] = Synthesized(_depends_on_placeholder, "_has_placeholder")
 
 
 def placeholder(device: str, shape: Shape, dtype: DType) -> UOp:

@@ -8,6 +8,7 @@ every other reader of the graph (the reference interpreter, gradients) the form 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
@@ -30,10 +31,15 @@ def exponential(x: UOp) -> UOp:
 
 def argument_of_exponential(exponent: UOp) -> UOp | None:
     """x, where EXP2 of `exponent` is `exponential(x)` in a loop nest (which has no DETACH)."""
-    if exponent.op is not Ops.MULACC or exponent.dtype.scalar not in LOG2_E:
+    return _argument(exponent, lambda x: _exponent(x, x))
+
+
+def _argument(node: UOp, form: Callable[[UOp], UOp]) -> UOp | None:
+    """x, where `node` is the `form` of it."""
+    if node.op is not Ops.MULACC or node.dtype.scalar not in LOG2_E:
         return None
-    x = exponent.src[0]
-    return x if exponent is _exponent(x, x) else None
+    x = node.src[0]
+    return x if node is form(x) else None
 
 
 def _exponent(x: UOp, constant: UOp) -> UOp:
@@ -48,10 +54,7 @@ def log1p_node(x: UOp) -> UOp:
 
 def argument_of_log1p(number: UOp) -> UOp | None:
     """x, where LOG2 of `number` is in `log1p_node(x)`."""
-    if number.op is not Ops.MULACC or number.dtype.scalar not in LOG2_E:
-        return None
-    x = number.src[0]
-    return x if number is _plus_one(x) else None
+    return _argument(number, _plus_one)
 
 
 def _plus_one(x: UOp) -> UOp:
@@ -67,10 +70,7 @@ def cosine(x: UOp) -> UOp:
 
 def argument_of_cosine(angle: UOp) -> UOp | None:
     """x, where SIN of `angle` is `cosine(x)`."""
-    if angle.op is not Ops.MULACC or angle.dtype.scalar not in LOG2_E:
-        return None
-    x = angle.src[0]
-    return x if angle is _quarter_turn_ahead(x) else None
+    return _argument(angle, _quarter_turn_ahead)
 
 
 def _quarter_turn_ahead(x: UOp) -> UOp:

@@ -17,23 +17,26 @@ import numpy as np
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.rewrite import Pattern, RewriteTable, Rule, any_node, node
+from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
 from tinygrad.graph.uop import UOp
 
 Number = int | float | bool
 
 # --- the value of an operation on numbers -------------------------------------------------------------------
 
-_INTEGER_ARITHMETIC: dict[Ops, Callable[..., Number]] = {
+_ARITHMETIC: dict[Ops, Callable[..., Any]] = {
     Ops.NEG: operator.neg,
     Ops.ADD: operator.add,
     Ops.SUB: operator.sub,
     Ops.MUL: operator.mul,
+    Ops.CMPLT: operator.lt,
+    Ops.CMPNE: operator.ne,
+}
+_INTEGER_ARITHMETIC: dict[Ops, Callable[..., Any]] = {
+    **_ARITHMETIC,
     Ops.IDIV: operator.floordiv,
     Ops.MOD: operator.mod,
     Ops.MAX: max,
-    Ops.CMPLT: operator.lt,
-    Ops.CMPNE: operator.ne,
     Ops.AND: operator.and_,
     Ops.OR: operator.or_,
     Ops.XOR: operator.xor,
@@ -41,17 +44,11 @@ _INTEGER_ARITHMETIC: dict[Ops, Callable[..., Number]] = {
     Ops.SHR: operator.rshift,
     Ops.MULACC: lambda a, b, c: a * b + c,
 }
-
 _FLOAT_ARITHMETIC: dict[Ops, Callable[..., Any]] = {
-    Ops.NEG: operator.neg,
-    Ops.ADD: operator.add,
-    Ops.SUB: operator.sub,
-    Ops.MUL: operator.mul,
+    **_ARITHMETIC,
     Ops.FDIV: operator.truediv,
     Ops.SQRT: np.sqrt,
     Ops.TRUNC: np.trunc,
-    Ops.CMPLT: operator.lt,
-    Ops.CMPNE: operator.ne,
 }
 
 
@@ -116,21 +113,8 @@ def _same_after(inner: DType, middle: DType) -> bool:
 # --- patterns -----------------------------------------------------------------------------------------------
 
 
-def _number(value: float, sign: float = 1.0) -> Pattern:
-    """A CONST of this value; of this sign too, if it is a float zero."""
-
-    def is_it(n: UOp) -> bool:
-        return bool(n.arg == value) and (not n.dtype.is_float or math.copysign(1.0, n.arg) == sign)
-
-    return node(Ops.CONST, name="c", where=is_it)
-
-
 def _all_constant(n: UOp) -> bool:
     return bool(n.src) and all(s.op is Ops.CONST for s in n.src)
-
-
-def _integer(n: UOp) -> bool:
-    return n.dtype.is_int or n.dtype.is_bool
 
 
 def _is_power_of_two(n: UOp) -> bool:
@@ -143,28 +127,40 @@ def _is_power_of_two(n: UOp) -> bool:
     return abs(fraction) == 0.5 and abs(exponent - 1) <= normal
 
 
-def _bool(n: UOp) -> bool:
-    return n.dtype.is_bool
-
+_NEUTRAL: Final[dict[Ops, Number]] = {
+    **dict.fromkeys((Ops.ADD, Ops.SUB, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.CMPNE), 0),
+    Ops.MUL: 1, Ops.IDIV: 1, Ops.AND: -1,
+}
+"""The second operand that leaves the first as it is: of integers, as bits; of floats where they have it."""
+_ABSORBING: Final[dict[Ops, Number]] = {Ops.MUL: 0, Ops.AND: 0, Ops.OR: -1}
+"""The operand of integers and bools that the result is, whatever the other is."""
 
 _ANY: Final = any_node("x")
-_INTEGER: Final = any_node("x", _integer)
-_FLOAT: Final = any_node("x", lambda n: n.dtype.is_float)
-_BOOL: Final = any_node("x", _bool)
+_CONSTANT: Final = node(Ops.CONST, name="c")
+_TRUE: Final = node(Ops.CONST, where=lambda n: n.arg is True)
+_NOT: Final = node(Ops.CMPNE, any_node("x", lambda n: n.dtype.is_bool), _TRUE)
 _POWER_OF_TWO: Final = node(Ops.CONST, name="c", where=_is_power_of_two)
-_ALL_BITS: Final = node(Ops.CONST, name="c", where=lambda n: n.dtype.is_int and n.arg == n.dtype.as_const(-1))
 
 
 def _the_value(x: UOp, **_: UOp) -> UOp:
     return x
 
 
-def _the_constant(c: UOp, **_: UOp) -> UOp:
-    return c
+def _without_neutral(n: UOp, x: UOp, c: UOp) -> UOp | None:
+    """Of floats the zero that is added is -0.0, and the one that is subtracted 0.0."""
+    number = x.dtype.as_const(-0.0 if n.op is Ops.ADD else _NEUTRAL[n.op])
+    if c.arg != number or (n.op is Ops.CMPNE and not x.dtype.is_bool):
+        return None
+    return None if x.dtype.is_float and math.copysign(1.0, c.arg) != math.copysign(1.0, number) else x
 
 
-def _false(x: UOp) -> UOp:
-    return UOp.const(False, dtypes.bool.vec(x.dtype.count))
+def _absorbed(n: UOp, x: UOp, c: UOp) -> UOp | None:
+    return c if not x.dtype.is_float and c.arg == x.dtype.as_const(_ABSORBING[n.op]) else None
+
+
+def _compared_with_itself(n: UOp, x: UOp) -> UOp | None:
+    """False, but for a NaN, which is not equal to itself."""
+    return None if n.op is Ops.CMPNE and x.dtype.is_float else UOp.const(False, n.dtype)
 
 
 def _fold_node(n: UOp) -> UOp | None:
@@ -212,39 +208,25 @@ def _compared_choice(n: UOp) -> UOp | None:
 constant_folding: Final = RewriteTable("constant folding", [
     Rule("constants", node(Family.ELEMENTWISE - {Ops.WHERE, Ops.BITCAST}, name="n", where=_all_constant),
          _fold_node),
-    Rule("choice by a constant", node(Ops.WHERE, node(Ops.CONST, name="c"), any_node("a"), any_node("b")),
+    Rule("choice by a constant", node(Ops.WHERE, _CONSTANT, any_node("a"), any_node("b")),
          lambda c, a, b: a if c.arg else b),
-    Rule("choice by what is not so", node(Ops.WHERE, node(Ops.CMPNE, _BOOL, _number(True)), any_node("a"),
-                                          any_node("b")), lambda x, c, a, b: x.where(b, a)),
+    Rule("choice by what is not so", node(Ops.WHERE, _NOT, any_node("a"), any_node("b")),
+         lambda x, a, b: x.where(b, a)),
     Rule("choice between equals", node(Ops.WHERE, any_node("c"), _ANY, _ANY), _the_value),
     Rule("chosen before", node(Ops.WHERE, any_node("c"), node(Ops.WHERE, any_node("c"), any_node("a"),
                                                               any_node("x")), any_node("b")),
          _chosen),
     Rule("not chosen before", node(Ops.WHERE, any_node("c"), any_node("a"), node(
         Ops.WHERE, any_node("c"), any_node("x"), any_node("b"))), _chosen),
-    Rule("integer plus zero", node(Ops.ADD, _INTEGER, _number(0)), _the_value),
-    Rule("float plus minus zero", node(Ops.ADD, _FLOAT, _number(0, -1.0)), _the_value),
-    Rule("integer minus zero", node(Ops.SUB, _INTEGER, _number(0)), _the_value),
-    Rule("float minus zero", node(Ops.SUB, _FLOAT, _number(0)), _the_value),
-    Rule("times one", node(Ops.MUL, _ANY, _number(1)), _the_value),
-    Rule("integer times zero", node(Ops.MUL, _INTEGER, _number(0)), _the_constant),
-    Rule("integer divided by one", node(Ops.IDIV, _ANY, _number(1)), _the_value),
+    Rule("neutral operand", node(_NEUTRAL, _ANY, _CONSTANT, name="n"), _without_neutral),
+    Rule("absorbing operand", node(_ABSORBING, _ANY, _CONSTANT, name="n"), _absorbed),
     Rule("float divided by a power of two", node(Ops.FDIV, _ANY, _POWER_OF_TWO),
          lambda x, c: x * (1 / c.arg)),
-    Rule("maximum of equals", node(Ops.MAX, _ANY, _ANY), _the_value),
+    Rule("one of equals", node((Ops.MAX, Ops.AND, Ops.OR), _ANY, _ANY), _the_value),
     Rule("twice negated", node(Ops.NEG, node(Ops.NEG, _ANY)), _the_value),
-    Rule("and or or of equals", node((Ops.AND, Ops.OR), _ANY, _ANY), _the_value),
-    Rule("and with true", node(Ops.AND, _BOOL, _number(True)), _the_value),
-    Rule("and with all bits", node(Ops.AND, _INTEGER, _ALL_BITS), _the_value),
-    Rule("and with zero", node(Ops.AND, _INTEGER, _number(0)), _the_constant),
-    Rule("or or xor with zero", node((Ops.OR, Ops.XOR), _INTEGER, _number(0)), _the_value),
-    Rule("shift by zero", node((Ops.SHL, Ops.SHR), _INTEGER, _number(0)), _the_value),
-    Rule("or with true", node(Ops.OR, _BOOL, _number(True)), _the_constant),
-    Rule("less than itself", node(Ops.CMPLT, _ANY, _ANY), _false),
-    Rule("integer unequal to itself", node(Ops.CMPNE, _INTEGER, _INTEGER), _false),
-    Rule("bool unequal to false", node(Ops.CMPNE, _BOOL, _number(False)), _the_value),
+    Rule("compared with itself", node(Family.COMPARE, _ANY, _ANY, name="n"), _compared_with_itself),
     Rule("choice compared", node(Family.COMPARE, name="n"), _compared_choice),
-    Rule("not not", node(Ops.CMPNE, node(Ops.CMPNE, _BOOL, _number(True)), _number(True)), _the_value),
+    Rule("not not", node(Ops.CMPNE, _NOT, _TRUE), _the_value),
     Rule("cast to the same type", node(Ops.CAST, _ANY, name="n", where=lambda n: n.dtype is n.src[0].dtype),
          _the_value),
     Rule("cast through a wider type", node(Ops.CAST, node(Ops.CAST, _ANY), name="outer"), _merge_casts),

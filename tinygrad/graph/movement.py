@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tinygrad.graph import shapes
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.shapes import check_movement
 
 
 class Movement:
@@ -25,12 +25,15 @@ class Movement:
         """The node of a movement op over this one."""
         raise NotImplementedError
 
-    def reshape(self, shape: Sequence[int]) -> Self:
-        shape = tuple(shape)
-        if shape == self.shape:
+    def _moved_unless(self, same: tuple[Any, ...], op: Ops, arg: tuple[Any, ...]) -> Self:
+        """`moved`, checked; this node where the argument is `same`, with which the op changes nothing."""
+        if arg == same:
             return self
-        shapes.check_reshape(self.shape, shape)
-        return self.moved(Ops.RESHAPE, shape)
+        check_movement(op, self.shape, arg)
+        return self.moved(op, arg)
+
+    def reshape(self, shape: Sequence[int]) -> Self:
+        return self._moved_unless(self.shape, Ops.RESHAPE, tuple(shape))
 
     @property
     def unreshaped(self) -> Self:
@@ -41,34 +44,21 @@ class Movement:
         return node
 
     def permute(self, order: Sequence[int]) -> Self:
-        order = tuple(order)
-        shapes.check_permute(self.shape, order)
-        return self if order == tuple(range(len(order))) else self.moved(Ops.PERMUTE, order)
+        return self._moved_unless(tuple(range(len(self.shape))), Ops.PERMUTE, tuple(order))
 
     def expand(self, shape: Sequence[int]) -> Self:
-        shape = tuple(shape)
-        if shape == self.shape:
-            return self
-        shapes.check_expand(self.shape, shape)
-        return self.moved(Ops.EXPAND, shape)
+        return self._moved_unless(self.shape, Ops.EXPAND, tuple(shape))
 
     def pad(self, pads: Sequence[tuple[int, int]]) -> Self:
         """Zeros before and after each axis."""
-        pads = tuple((b, a) for b, a in pads)
-        shapes.check_pad(self.shape, pads)
-        return self if all(p == (0, 0) for p in pads) else self.moved(Ops.PAD, pads)
+        return self._moved_unless(((0, 0),) * len(self.shape), Ops.PAD, tuple([(b, a) for b, a in pads]))
 
     def shrink(self, bounds: Sequence[tuple[int, int]]) -> Self:
         """The items from start to end of each axis."""
-        bounds = tuple((s, e) for s, e in bounds)
-        shapes.check_shrink(self.shape, bounds)
-        if all(b == (0, n) for b, n in zip(bounds, self.shape)):
-            return self
-        return self.moved(Ops.SHRINK, bounds)
+        whole = tuple([(0, n) for n in self.shape])
+        return self._moved_unless(whole, Ops.SHRINK, tuple([(s, e) for s, e in bounds]))
 
     def stride(self, steps: Sequence[int]) -> Self:
         """Every nth item of each axis, from the first; from the last where the step is negative (-1
         flips)."""
-        steps = tuple(steps)
-        shapes.check_stride(self.shape, steps)
-        return self if all(s == 1 for s in steps) else self.moved(Ops.STRIDE, steps)
+        return self._moved_unless((1,) * len(self.shape), Ops.STRIDE, tuple(steps))

@@ -4,10 +4,27 @@
 """
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Callable
+from typing import Self, TypeVar
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
+
+Node = TypeVar("Node", bound="Operators")
+
+
+def _binary(op: Ops) -> Callable[[Node, Node | float], Node]:
+    """The operator that is `op` of a node and another, or a number."""
+    return lambda a, b: a.alu(op, a._operand(b))
+
+
+def _reflected(op: Ops) -> Callable[[Node, Node | float], Node]:
+    """The same, of the other operand and the node."""
+    return lambda a, b: a._operand(b).alu(op, a)
+
+
+def _unary(op: Ops) -> Callable[[Node], Node]:
+    return lambda a: a.alu(op)
 
 
 class Operators:
@@ -24,44 +41,33 @@ class Operators:
         """`x` as a node of this one's shape and dtype."""
         raise NotImplementedError
 
-    def __add__(self, x: Self | float) -> Self:
-        return self.alu(Ops.ADD, self._operand(x))
-
-    def __radd__(self, x: float) -> Self:
-        return self._operand(x).alu(Ops.ADD, self)
-
-    def __sub__(self, x: Self | float) -> Self:
-        return self.alu(Ops.SUB, self._operand(x))
-
-    def __rsub__(self, x: float) -> Self:
-        return self._operand(x).alu(Ops.SUB, self)
-
-    def __mul__(self, x: Self | float) -> Self:
-        return self.alu(Ops.MUL, self._operand(x))
-
-    def __rmul__(self, x: float) -> Self:
-        return self._operand(x).alu(Ops.MUL, self)
-
-    def __truediv__(self, x: Self | float) -> Self:
-        return self.alu(Ops.FDIV, self._operand(x))
-
-    def __rtruediv__(self, x: float) -> Self:
-        return self._operand(x).alu(Ops.FDIV, self)
-
-    def __floordiv__(self, x: Self | int) -> Self:
-        return self.alu(Ops.IDIV, self._operand(x))
-
-    def __mod__(self, x: Self | int) -> Self:
-        return self.alu(Ops.MOD, self._operand(x))
+    __add__ = _binary(Ops.ADD)
+    __radd__ = _reflected(Ops.ADD)
+    __sub__ = _binary(Ops.SUB)
+    __rsub__ = _reflected(Ops.SUB)
+    __mul__ = _binary(Ops.MUL)
+    __rmul__ = _reflected(Ops.MUL)
+    __truediv__ = _binary(Ops.FDIV)
+    __rtruediv__ = _reflected(Ops.FDIV)
+    __floordiv__ = _binary(Ops.IDIV)
+    __mod__ = _binary(Ops.MOD)
+    __and__ = _binary(Ops.AND)
+    __or__ = _binary(Ops.OR)
+    __xor__ = _binary(Ops.XOR)
+    __lshift__ = _binary(Ops.SHL)
+    __rshift__ = _binary(Ops.SHR)
+    __lt__ = _binary(Ops.CMPLT)
+    __gt__ = _reflected(Ops.CMPLT)
+    ne = _binary(Ops.CMPNE)
+    maximum = _binary(Ops.MAX)
+    sqrt = _unary(Ops.SQRT)
+    exp2 = _unary(Ops.EXP2)
+    log2 = _unary(Ops.LOG2)
+    sin = _unary(Ops.SIN)
+    trunc = _unary(Ops.TRUNC)
 
     def __neg__(self) -> Self:
         return self * -1 if self.dtype.scalar is dtypes.index else self.alu(Ops.NEG)
-
-    def __lt__(self, x: Self | float) -> Self:
-        return self.alu(Ops.CMPLT, self._operand(x))
-
-    def __gt__(self, x: Self | float) -> Self:
-        return self._operand(x).alu(Ops.CMPLT, self)
 
     def __ge__(self, x: Self | float) -> Self:
         """`not (self < x)`: for floats, true where either is NaN."""
@@ -71,32 +77,11 @@ class Operators:
         """`not (x < self)`: for floats, true where either is NaN."""
         return (self > x).logical_not()
 
-    def __and__(self, x: Self | int | bool) -> Self:
-        return self.alu(Ops.AND, self._operand(x))
-
-    def __or__(self, x: Self | int | bool) -> Self:
-        return self.alu(Ops.OR, self._operand(x))
-
-    def __xor__(self, x: Self | int | bool) -> Self:
-        return self.alu(Ops.XOR, self._operand(x))
-
-    def __lshift__(self, x: Self | int) -> Self:
-        return self.alu(Ops.SHL, self._operand(x))
-
-    def __rshift__(self, x: Self | int) -> Self:
-        return self.alu(Ops.SHR, self._operand(x))
-
-    def ne(self, x: Self | float) -> Self:
-        return self.alu(Ops.CMPNE, self._operand(x))
-
     def eq(self, x: Self | float) -> Self:
         return self.ne(x).logical_not()
 
     def logical_not(self) -> Self:
         return self.ne(True)
-
-    def maximum(self, x: Self | float) -> Self:
-        return self.alu(Ops.MAX, self._operand(x))
 
     def minimum(self, x: Self | float) -> Self:
         """The smaller of the two, by comparison; a NaN in `x` is kept."""
@@ -113,18 +98,3 @@ class Operators:
     def mulacc(self, b: Self | float, c: Self | float) -> Self:
         """self * b + c, rounded once."""
         return self.alu(Ops.MULACC, self._operand(b), self._operand(c))
-
-    def sqrt(self) -> Self:
-        return self.alu(Ops.SQRT)
-
-    def exp2(self) -> Self:
-        return self.alu(Ops.EXP2)
-
-    def log2(self) -> Self:
-        return self.alu(Ops.LOG2)
-
-    def sin(self) -> Self:
-        return self.alu(Ops.SIN)
-
-    def trunc(self) -> Self:
-        return self.alu(Ops.TRUNC)

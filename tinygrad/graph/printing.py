@@ -118,22 +118,12 @@ _INFIX: dict[Ops, tuple[str, int]] = {
     Ops.SHL: (" << ", _SHIFT),
     Ops.SHR: (" >> ", _SHIFT),
 }
-_CALLS: dict[Ops, str] = {
-    Ops.SQRT: "sqrt",
-    Ops.EXP2: "exp2",
-    Ops.LOG2: "log2",
-    Ops.SIN: "sin",
-    Ops.TRUNC: "trunc",
-    Ops.MAX: "max",
-    Ops.WHERE: "where",
-    Ops.MULACC: "fma", Ops.DP4A: "dp4a",
-    Ops.LDEXP: "ldexp",
-    Ops.MMA: "mma",
-}
 _ACCUMULATIONS: dict[Ops, str] = {
     Ops.ADD: "sum", Ops.MUL: "product", Ops.MAX: "max", Ops.MULACC: "rescaled sum",
 }
-_SOURCES_BY_NAME = frozenset({Ops.CONST, Ops.RANGE, Ops.PARAM, Ops.VARIABLE, Ops.SPECIAL})
+_PREFIXES: dict[Ops, str] = {Ops.RANGE: "i", Ops.PARAM: "p", Ops.VARIABLE: "", Ops.SPECIAL: ""}
+"""What stands before the name or number that these have."""
+_WRITTEN_IN_PLACE = frozenset({Ops.CONST, Ops.INDEX, *_PREFIXES})
 """What is always written where it is used."""
 
 
@@ -191,38 +181,36 @@ def _express(node: UOp, sources: Sequence[Text]) -> Text:
     """A node's value over the texts of its sources, for the ops that read the same at every stage."""
     if node.op is Ops.CONST:
         return _constant(node.arg)
-    if node.op is Ops.RANGE:
-        return _atom(f"i{node.arg[0]}")
-    if node.op is Ops.PARAM:
-        return _atom(f"p{node.arg[0]}")
-    if node.op in (Ops.VARIABLE, Ops.SPECIAL):
-        return _atom(str(node.arg[0]))
+    if node.op in _PREFIXES:
+        return _atom(f"{_PREFIXES[node.op]}{node.arg[0]}")
     if node.op is Ops.CMPNE and node.src[1].op is Ops.CONST and node.src[1].arg is True:
         return Text(f"not {_bound(sources[0], _NOT)}", _NOT)
     if node.op in _INFIX:
         return _infix(node, sources)
-    if node.op in _CALLS:
-        return _call(_CALLS[node.op], sources)
     if node.op is Ops.NEG:
         return Text(f"-{_bound(sources[0], _ATOM)}", _SIGN)
-    if node.op is Ops.CAST:
-        return _call(format_dtype(node.dtype), sources)
-    if node.op is Ops.BITCAST:
-        return _call("bitcast", [*sources, _atom(format_dtype(node.dtype))])
-    if node.op is Ops.VECTORIZE:
-        if len(sources) == 1:
-            return _call("splat", [sources[0], _atom(str(node.dtype.count))])
-        return _call("vector", sources)
-    if node.op is Ops.SHUFFLE:
-        return _call("shuffle", [*sources, *(_atom(str(i)) for i in node.arg)])
-    if node.op is Ops.EXTRACT:
-        return _call("lane", [sources[0], _atom(str(node.arg))])
-    if node.op is Ops.REDUCE:
-        return _call(f"{_ACCUMULATIONS.get(node.arg, str(node.arg))}_of_lanes", sources)
     if node.op is Ops.INDEX:
         condition = f" if {sources[2].text}" if len(sources) == 3 else ""
         return _atom(f"{sources[0].text}[{sources[1].text}{condition}]")
-    return _call(node.op.name.lower(), sources)
+    name, more = _called(node)
+    return _call(name, [*sources, *(_atom(str(argument)) for argument in more)])
+
+
+def _called(node: UOp) -> tuple[str, Sequence[Any]]:
+    """The function that an operation is written as, and what it takes behind the sources."""
+    if node.op is Ops.CAST:
+        return format_dtype(node.dtype), ()
+    if node.op is Ops.BITCAST:
+        return "bitcast", (format_dtype(node.dtype),)
+    if node.op is Ops.VECTORIZE:
+        return ("vector", ()) if len(node.src) > 1 else ("splat", (node.dtype.count,))
+    if node.op is Ops.SHUFFLE:
+        return "shuffle", node.arg
+    if node.op is Ops.EXTRACT:
+        return "lane", (node.arg,)
+    if node.op is Ops.REDUCE:
+        return f"{_ACCUMULATIONS.get(node.arg, str(node.arg))}_of_lanes", ()
+    return "fma" if node.op is Ops.MULACC else node.op.name.lower(), ()
 
 
 def format_expression(root: UOp) -> str:
@@ -238,8 +226,11 @@ def _lanes_suffix(dtype: DType) -> str:
 
 
 def _loop_header(loop: UOp, sources: Sequence[Text]) -> str:
-    kind = "" if loop.kind is RangeKind.LOOP else f"  # {loop.arg[1].name}"
-    return f"for {_loop_span(loop, sources)}:{kind}"
+    return f"for {_loop_span(loop, sources)}:{_kind_of(loop, '  # ')}"
+
+
+def _kind_of(loop: UOp, before: str) -> str:
+    return "" if loop.kind is RangeKind.LOOP else before + loop.arg[1].name
 
 
 def _loop_span(loop: UOp, sources: Sequence[Text]) -> str:
@@ -247,8 +238,18 @@ def _loop_span(loop: UOp, sources: Sequence[Text]) -> str:
     return f"i{loop.arg[0]} in {begin}..{_bound(end, _ATOM)}"
 
 
-def _counts(nodes: Sequence[UOp]) -> Counter[UOp]:
-    return Counter(s for node in nodes for s in node.src)
+class _Names:
+    """Names of values: a prefix and a number, in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self.names: dict[UOp, str] = {}
+        self.numbered: Counter[str] = Counter()
+
+    def name_of(self, node: UOp, prefix: str) -> str:
+        if node not in self.names:
+            self.names[node] = f"{prefix}{self.numbered[prefix]}"
+            self.numbered[prefix] += 1
+        return self.names[node]
 
 
 # --- the loop nest --------------------------------------------------------------------------------
@@ -276,12 +277,10 @@ class _Block:
         self.named: dict[UOp, str] = {}
 
 
-class _NestPrinter:
+class _NestPrinter(_Names):
     def __init__(self, root: UOp) -> None:
-        nodes = list(root.toposort())
-        self.uses = _counts(nodes)
-        self.names: dict[UOp, str] = {}
-        self.numbered: Counter[str] = Counter()
+        super().__init__()
+        self.uses = Counter(s for node in root.toposort() for s in node.src)
         self.blocks = [_Block(None)]
 
     def statement(self, store: UOp) -> None:
@@ -296,8 +295,7 @@ class _NestPrinter:
                 break
             shared += 1
         self.close_to(shared + 1)
-        for loop in loops[shared:]:
-            self.open(loop)
+        self.blocks += map(_Block, loops[shared:])
         value, target = self.value(store.src[1]).text, self.value(store.src[0]).text
         lanes = store.src[1].dtype.count
         line = f"{target} = {value}" if lanes == 1 else f"store{lanes}({target}, {value})"
@@ -306,9 +304,6 @@ class _NestPrinter:
     def finished(self) -> list[str]:
         self.close_to(1)
         return self.blocks[0].lines
-
-    def open(self, loop: UOp) -> None:
-        self.blocks.append(_Block(loop))
 
     def close_to(self, depth: int) -> None:
         """Close the innermost loops until `depth` blocks are open."""
@@ -322,12 +317,6 @@ class _NestPrinter:
         """The depth of the outermost block in which all the loops that `node` lives in are open."""
         open_loops = [block.loop for block in self.blocks]
         return max((open_loops.index(r) for r in node.ranges if r in open_loops), default=0)
-
-    def name_of(self, node: UOp, prefix: str) -> str:
-        if node not in self.names:
-            self.names[node] = f"{prefix}{self.numbered[prefix]}"
-            self.numbered[prefix] += 1
-        return self.names[node]
 
     def visible_name(self, node: UOp) -> str | None:
         return next((block.named[node] for block in self.blocks if node in block.named), None)
@@ -349,19 +338,19 @@ class _NestPrinter:
         return node.op in (Ops.STAGE, Ops.SCATTER) or (node.op is Ops.REDUCE and len(node.src) > 1)
 
     def simple(self, node: UOp, sources: list[Text]) -> Text:
-        text = self.loaded(node, sources) if node.op is Ops.LOAD else _express(node, sources)
+        lanes = node.dtype.count
+        if node.op is not Ops.LOAD:
+            text = _express(node, sources)
+        else:
+            text = sources[0] if lanes == 1 else _call(f"load{lanes}", sources)
         shared = self.uses[node] > 1 and node.dtype.scalar is not dtypes.index
-        trivial = node.op in _SOURCES_BY_NAME or node.op is Ops.INDEX
-        if trivial or not (shared or len(text.text) > MAX_INLINE):
+        if node.op in _WRITTEN_IN_PLACE or not (shared or len(text.text) > MAX_INLINE):
             return text
         name = self.name_of(node, "v")
         block = self.blocks[self.outermost(node)]
         block.lines.append(f"{name} = {text.text}")
         block.named[node] = name
         return _atom(name)
-
-    def loaded(self, node: UOp, sources: list[Text]) -> Text:
-        return sources[0] if node.dtype.count == 1 else _call(f"load{node.dtype.count}", sources)
 
     def write_closing(self, node: UOp) -> str:
         """A REDUCE, STAGE or SCATTER, its body indented below it, in the outermost block where it can
@@ -374,8 +363,9 @@ class _NestPrinter:
             what = f"{node.arg[2]} items, {_ACCUMULATIONS[node.arg[1]]} of (value, at, where)"
         else:
             what = node.arg[1].name.lower() if node.op is Ops.STAGE else _ACCUMULATIONS[node.arg]
-        loops = ", ".join(self.loop_text(r) for r in node.closed_ranges)
-        self.blocks += [_Block(r) for r in node.closed_ranges]
+        loops = ", ".join(
+            f"{_loop_span(r, [self.value(s) for s in r.src])}{_kind_of(r, ' ')}" for r in node.closed_ranges)
+        self.blocks += map(_Block, node.closed_ranges)
         lines = [self.value(s).text for s in node.src if s not in node.closed_ranges]
         while len(self.blocks) > depth + 1:
             lines = self.blocks.pop().lines + lines
@@ -384,10 +374,6 @@ class _NestPrinter:
         block.named[node] = name
         self.blocks += inner
         return name
-
-    def loop_text(self, loop: UOp) -> str:
-        kind = "" if loop.kind is RangeKind.LOOP else f" {loop.arg[1].name}"
-        return f"{_loop_span(loop, [self.value(s) for s in loop.src])}{kind}"
 
 
 # --- the linear program ---------------------------------------------------------------------------
@@ -402,11 +388,14 @@ def format_program(program: Sequence[UOp]) -> str:
     return "\n".join(_ProgramPrinter(program).lines())
 
 
-class _ProgramPrinter:
+_MEMORIES = {Ops.SCRATCH: "s", Ops.SHARED: "shared", Ops.REGISTER: "acc"}
+"""Memory that a program declares, and how it is called."""
+
+
+class _ProgramPrinter(_Names):
     def __init__(self, program: Sequence[UOp]) -> None:
+        super().__init__()
         self.program = program
-        self.names: dict[UOp, str] = {}
-        self.numbered: Counter[str] = Counter()
         self.register_stores: dict[UOp, list[int]] = {}
         for at, node in enumerate(program):
             if node.op is Ops.STORE:
@@ -483,31 +472,20 @@ class _ProgramPrinter:
         return result
 
     def written_in_place(self, at: int, node: UOp, text: Text) -> bool:
-        if node.op in _SOURCES_BY_NAME or node.op is Ops.INDEX:
+        if node.op in _WRITTEN_IN_PLACE:
             return True
         short = len(text.text) <= MAX_INLINE
         is_index = node.op in Family.ELEMENTWISE and node.dtype is dtypes.index
         return short and (is_index or at in self.inlined)
 
-    def name_of(self, node: UOp, prefix: str) -> str:
-        if node not in self.names:
-            self.names[node] = f"{prefix}{self.numbered[prefix]}"
-            self.numbered[prefix] += 1
-        return self.names[node]
-
     def declaration(self, node: UOp) -> str | None:
-        dtype = format_dtype(node.dtype)
-        if node.op is Ops.PARAM:
-            return f"p{node.arg[0]} = param {dtype}[{node.arg[1]}]"
-        if node.op is Ops.SCRATCH:
-            return f"{self.name_of(node, 's')} = scratch {dtype}[{node.arg[1]}]"
-        if node.op is Ops.SHARED:
-            return f"{self.name_of(node, 'shared')} = shared {dtype}[{node.arg[1]}]"
-        if node.op is Ops.REGISTER:
-            return f"{self.name_of(node, 'acc')} = register {dtype}"
         if node.op is Ops.VARIABLE:
             return f"{node.arg[0]} = variable in {node.arg[1]}..{node.arg[2]}"
-        return None
+        if node.op is not Ops.PARAM and node.op not in _MEMORIES:
+            return None
+        name = f"p{node.arg[0]}" if node.op is Ops.PARAM else self.name_of(node, _MEMORIES[node.op])
+        items = "" if node.op is Ops.REGISTER else f"[{node.arg[1]}]"
+        return f"{name} = {node.op.name.lower()} {format_dtype(node.dtype)}{items}"
 
     def statement(self, node: UOp, sources: list[Text]) -> str | None:
         if node.op is Ops.RANGE:
@@ -523,7 +501,7 @@ class _ProgramPrinter:
         return f"{how}{_lanes_suffix(node.src[1].dtype)}({target.text}, {value.text})"
 
     def expression(self, node: UOp, sources: list[Text]) -> Text:
-        if node.op in (Ops.SCRATCH, Ops.SHARED, Ops.REGISTER):
+        if node.op in _MEMORIES:
             return _atom(self.names[node])
         if node.op is not Ops.LOAD:
             return _express(node, sources)

@@ -13,17 +13,22 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tinygrad.dtype import DType
 from tinygrad.graph.portable import Reader, Writer
 from tinygrad.graph.uop import UOp
 
 T = TypeVar("T")
-Encoder = Callable[[Writer, Any], Any]
-Decoder = Callable[[Reader, Any], Any]
+
+
+class Codec(NamedTuple):
+    """How values of one type are written and read."""
+
+    write: Callable[[Writer, Any], Any]
+    read: Callable[[Reader, Any], Any]
 
 
 def encode(kind: type[T], value: T) -> bytes:
@@ -36,8 +41,8 @@ def encode(kind: type[T], value: T) -> bytes:
     >>> decode(Size, encode(Size, Size("x", (2, 3))))
     Size(name='x', extents=(2, 3))
     """
-    writer, known = Writer(), typing.cast(Hashable, kind)
-    fields = encoder(known)(writer, value)
+    writer = Writer()
+    fields = codec(typing.cast(Hashable, kind)).write(writer, value)
     return json.dumps({"value": fields, "rows": writer.rows}, separators=(",", ":")).encode()
 
 
@@ -45,7 +50,7 @@ def decode(kind: type[T], text: bytes) -> T:
     """The value of a type that `encode` wrote. Raises ValueError for anything else."""
     try:
         found = json.loads(text)
-        value: T = decoder(typing.cast(Hashable, kind))(Reader(found["rows"]), found["value"])
+        value: T = codec(typing.cast(Hashable, kind)).read(Reader(found["rows"]), found["value"])
     except (LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no {kind.__name__} as this version writes it: {error}") from error
     return value
@@ -66,77 +71,54 @@ def fields_of(kind: Any) -> list[tuple[str, Any]] | None:
 
 
 @functools.cache
-def encoder(kind: Any) -> Encoder:
-    """What writes values of a type."""
-    if kind is UOp:
-        return Writer.add
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return lambda writer, value: value.name
-    if dataclasses.is_dataclass(kind) and (family := derived(kind)):
-        return lambda writer, value: [type(value).__name__,
-                                      *encoder(family[type(value).__name__])(writer, value)]
-    fields = fields_of(kind)
-    if fields is not None:
-        parts = [(name, encoder(inner)) for name, inner in fields]
-        return lambda writer, value: [encode(writer, getattr(value, name)) for name, encode in parts]
+def codec(kind: Any) -> Codec:
+    """What writes values of a type, and reads them: that raises ValueError, LookupError or TypeError for what
+    is none."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple and inner[-1] is Ellipsis:
-        item = encoder(inner[0])
-        return lambda writer, value: [item(writer, v) for v in value]
-    if origin is tuple:
-        items = [encoder(i) for i in inner]
-        return lambda writer, value: [item(writer, v) for item, v in zip(items, value, strict=True)]
-    if origin is Mapping:
-        pair = encoder(tuple[inner[0], inner[1]])  # type: ignore[valid-type]  # types that are values here
-        return lambda writer, value: [pair(writer, item) for item in value.items()]
-    if origin in (typing.Union, types.UnionType):
-        some = encoder(optional(kind))
-        return lambda writer, value: None if value is None else some(writer, value)
-    return Writer.value
-
-
-@functools.cache
-def decoder(kind: Any) -> Decoder:
-    """What reads values of a type, and raises ValueError, LookupError or TypeError for others."""
     if kind is Any:
-        return Reader.value
+        return Codec(Writer.value, Reader.value)
     if kind is UOp:
-        return Reader.node
+        return Codec(Writer.add, Reader.node)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return lambda reader, data: kind[data]
+        return Codec(lambda writer, value: value.name, lambda reader, data: kind[data])
     if dataclasses.is_dataclass(kind) and (family := derived(kind)):
-        return lambda reader, data: decoder(family[listed(data)[0]])(reader, data[1:])
+        return Codec(lambda writer, value: [type(value).__name__,
+                                            *codec(family[type(value).__name__]).write(writer, value)],
+                     lambda reader, data: codec(family[listed(data)[0]]).read(reader, data[1:]))
     fields = fields_of(kind)
     if fields is not None:
-        make, parts = kind, [decoder(inner) for _, inner in fields]
-        return lambda reader, data: make(*[part(reader, d) for part, d in zip(parts, data, strict=True)])
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+        parts = _in_order([inner for _, inner in fields])
+        return Codec(lambda writer, value: parts.write(writer, [getattr(value, name) for name, _ in fields]),
+                     lambda reader, data: kind(*parts.read(reader, data)))
     if origin is tuple and inner[-1] is Ellipsis:
-        item = decoder(inner[0])
-        return lambda reader, data: tuple([item(reader, d) for d in listed(data)])
+        item = codec(inner[0])
+        return Codec(lambda writer, value: [item.write(writer, v) for v in value],
+                     lambda reader, data: tuple([item.read(reader, d) for d in listed(data)]))
     if origin is tuple:
-        items = [decoder(i) for i in inner]
-        return lambda reader, data: tuple([item(reader, d)
-                                           for item, d in zip(items, listed(data), strict=True)])
+        return _in_order(inner)
     if origin is Mapping:
-        pairs = decoder(tuple[tuple[inner[0], inner[1]], ...])  # type: ignore[valid-type]
-        return lambda reader, data: dict(pairs(reader, data))
+        pairs = codec(tuple[tuple[inner[0], inner[1]], ...])  # type: ignore[valid-type]  # values here
+        return Codec(lambda writer, value: pairs.write(writer, value.items()),
+                     lambda reader, data: dict(pairs.read(reader, data)))
     if origin in (typing.Union, types.UnionType):
-        some = decoder(optional(kind))
-        return lambda reader, data: None if data is None else some(reader, data)
-    return lambda reader, data: checked(kind, reader.value(data))
+        (some,) = [codec(kind) for kind in inner if kind is not types.NoneType]
+        return Codec(lambda writer, value: None if value is None else some.write(writer, value),
+                     lambda reader, data: None if data is None else some.read(reader, data))
+    return Codec(Writer.value, lambda reader, data: checked(kind, reader.value(data)))
+
+
+def _in_order(kinds: Sequence[Any]) -> Codec:
+    """A tuple of a value of each type."""
+    parts = [codec(kind) for kind in kinds]
+    return Codec(lambda writer, value: [p.write(writer, v) for p, v in zip(parts, value, strict=True)],
+                 lambda reader, data: tuple([p.read(reader, d)
+                                             for p, d in zip(parts, listed(data), strict=True)]))
 
 
 def derived(kind: Any) -> dict[str, Any]:
     """The classes that derive from one, by name."""
     own: dict[str, Any] = {inner.__name__: inner for inner in kind.__subclasses__()}
     return own | {name: below for inner in own.values() for name, below in derived(inner).items()}
-
-
-def optional(kind: Any) -> Any:
-    """The other type of one that may be None."""
-    (found,) = (inner for inner in typing.get_args(kind) if inner is not types.NoneType)
-    return found
 
 
 def listed(data: Any) -> list[Any]:

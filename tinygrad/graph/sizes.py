@@ -12,8 +12,8 @@ Memory is laid out for the largest values (`largest`), so strides are known. Nex
 """
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
 from itertools import pairwise
 from numbers import Integral, Number
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,13 +38,24 @@ def _of_integers(operation: Callable[[Size, int], Any]) -> Callable[[Size, int],
     """An operator of a size and an integer; of a number that is none it would have to know the size. What it
     is of anything else, that says itself (a Tensor)."""
 
-    @wraps(operation)
     def operate(size: Size, other: int) -> Any:
         if isinstance(other, (int, Size, Integral)) or is_expression(other):
             return operation(size, other)
         return operation(size.__index__(), other) if isinstance(other, Number) else NotImplemented
 
     return operate
+
+
+def _arithmetic(operation: Callable[[Any, Any], Any]) -> Callable[[Size, int], int]:
+    return _of_integers(lambda size, other: Size.of(operation(size.node, node_of(other))))
+
+
+def _reflected(operation: Callable[[Any, Any], Any]) -> Callable[[Size, int], int]:
+    return _of_integers(lambda size, other: Size.of(operation(node_of(other), size.node)))
+
+
+def _comparison(sign: str, operation: Callable[[Any, Any], Any]) -> Callable[[Size, int], bool]:
+    return _of_integers(lambda size, other: _decided(operation(size.node, node_of(other)), size, sign, other))
 
 
 class Size(Integer):
@@ -77,63 +88,24 @@ class Size(Integer):
     def __reduce__(self) -> tuple[Any, ...]:
         return as_size, (self.node,)
 
-    # --- arithmetic -----------------------------------------------------------------------------------------
+    # --- arithmetic, comparisons ----------------------------------------------------------------------------
 
-    @_of_integers
-    def __add__(self, other: int) -> int:
-        return Size.of(self.node + node_of(other))
-
-    @_of_integers
-    def __sub__(self, other: int) -> int:
-        return Size.of(self.node - node_of(other))
-
-    @_of_integers
-    def __mul__(self, other: int) -> int:
-        return Size.of(self.node * node_of(other))
-
-    @_of_integers
-    def __floordiv__(self, other: int) -> int:
-        return Size.of(self.node // node_of(other))
-
-    @_of_integers
-    def __mod__(self, other: int) -> int:
-        return Size.of(self.node % node_of(other))
-
-    @_of_integers
-    def __rsub__(self, other: int) -> int:
-        return Size.of(node_of(other) - self.node)
-
-    @_of_integers
-    def __rfloordiv__(self, other: int) -> int:
-        return Size.of(node_of(other) // self.node)
-
-    @_of_integers
-    def __rmod__(self, other: int) -> int:
-        return Size.of(node_of(other) % self.node)
+    __add__ = __radd__ = _arithmetic(operator.add)
+    __sub__ = _arithmetic(operator.sub)
+    __mul__ = __rmul__ = _arithmetic(operator.mul)
+    __floordiv__ = _arithmetic(operator.floordiv)
+    __mod__ = _arithmetic(operator.mod)
+    __rsub__ = _reflected(operator.sub)
+    __rfloordiv__ = _reflected(operator.floordiv)
+    __rmod__ = _reflected(operator.mod)
 
     def __neg__(self) -> int:
         return Size.of(-self.node)
 
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-    # --- comparisons ----------------------------------------------------------------------------------------
-
-    @_of_integers
-    def __lt__(self, other: int) -> bool:
-        return _decided(self.node < node_of(other), self, "<", other)
-
-    @_of_integers
-    def __le__(self, other: int) -> bool:
-        return _decided(self.node <= node_of(other), self, "<=", other)
-
-    @_of_integers
-    def __gt__(self, other: int) -> bool:
-        return _decided(self.node > node_of(other), self, ">", other)
-
-    @_of_integers
-    def __ge__(self, other: int) -> bool:
-        return _decided(self.node >= node_of(other), self, ">=", other)
+    __lt__ = _comparison("<", operator.lt)
+    __le__ = _comparison("<=", operator.le)
+    __gt__ = _comparison(">", operator.gt)
+    __ge__ = _comparison(">=", operator.ge)
 
     def __bool__(self) -> bool:
         return _decided(self.node.ne(0), self, "!=", 0)
@@ -147,11 +119,7 @@ class Size(Integer):
 
     __int__ = __float__ = __index__
 
-    @_of_integers
-    def __truediv__(self, other: int) -> float:
-        return self.__index__() / other
-
-    __rtruediv__ = __truediv__
+    __truediv__ = __rtruediv__ = _of_integers(lambda size, other: size.__index__() / other)
 
     def __repr__(self) -> str:
         text = text_of(self.node)
@@ -189,10 +157,16 @@ def _decided(condition: UOp, left: int, sign: str, right: int) -> bool:
 
 def truth_of(condition: UOp) -> bool | None:
     """What a comparison is for the values that its VARIABLEs are bound to; None where one is not bound."""
-    variables = variables_in(condition)
-    if any(v.arg[3] is None for v in variables):
+    value = _value_where_bound(condition)
+    return None if value is None else bool(value)
+
+
+def _value_where_bound(node: UOp) -> int | None:
+    """The number that an expression has with the values of its VARIABLEs; None where one is not bound."""
+    values = {v: v.arg[3] for v in variables_in(node)}
+    if None in values.values():
         return None
-    return bool(condition.substitute({v: node_of(v.arg[3]) for v in variables}).bounds[0])
+    return node.substitute({v: node_of(value) for v, value in values.items()}).bounds[0]
 
 
 # --- between numbers and expressions ------------------------------------------------------------------------
@@ -249,13 +223,11 @@ def value_of(size: Any) -> int:
     """The number that a size has with the values its Variables are bound to. Raises SizeError for unbound."""
     if not isinstance(size, Size):
         return int(size)
-    values = {}
-    for variable in variables_in(size.node):
-        name, _, _, value = variable.arg
-        if value is None:
-            raise SizeError(f"the size {size} has no value: bind its variable, {name}.bind(3)")
-        values[variable] = node_of(value)
-    return size.node.substitute(values).bounds[0]
+    value = _value_where_bound(size.node)
+    if value is None:
+        name = next(v.arg[0] for v in variables_in(size.node) if v.arg[3] is None)
+        raise SizeError(f"the size {size} has no value: bind its variable, {name}.bind(3)")
+    return value
 
 
 def shape_value(shape: Sequence[int]) -> tuple[int, ...]:

@@ -1,20 +1,24 @@
 """What is legal at each stage: the grammars of the tensor graph, the loop nest and the linear program.
 
-A `Grammar` is a table of rules, each one line of grammar for the reader and one check for the machine, side
-by side; plus checks of the graph as a whole. `check_graph` raises `SpecError` with the node, the stage and
-the rule it breaks. Every pass hands on a graph that its stage allows: the tests check that after each pass,
-normal runs with `CHECK=1`.
+A `Grammar` is a table of rules, each one line of grammar for the reader and the machine, and a check of what
+that line cannot say, side by side; plus checks of the graph as a whole. `check_graph` raises `SpecError` with
+the node, the stage and the rule it breaks. Every pass hands on a graph that its stage allows: the tests check
+that after each pass, normal runs with `CHECK=1`.
 
 In a rule's form, `x*` is any number of x, `x+` at least one, `x?` at most one, `x | y` either, and a word in
-lower case any value of that kind: `int` an index, `bool` a condition, `vector` a value of several lanes.
+lower case any value of that kind: `int` an index, `bool` a condition, `vector` a value of several lanes,
+`value` any. So a form is nearly a regular expression over words for the sources, and is read as one.
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
+from types import NoneType
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import AxisOrder, Family, Memory, Ops, RangeKind
+from tinygrad.graph.shapes import check_movement, elementwise_dtype
 from tinygrad.graph.sharding import Sharding
 from tinygrad.graph.storage import BufferSpec
 from tinygrad.graph.uop import UOp
@@ -27,20 +31,41 @@ class SpecError(RuntimeError):
 
 
 class Production:
-    """One line of a grammar: how the ops it names are written, what holds of them, and the check of both."""
+    """One line of a grammar: how the ops it names are written, over which sources, what else holds of them,
+    in words and as a check."""
 
-    def __init__(self, form: str, note: str, holds: Check) -> None:
+    def __init__(self, form: str, note: str, holds: Check = lambda node: True) -> None:
         self.form = form
         self.note = note
         self.holds = holds
+        sources = [_WORDS.sub(_source_pattern, way.partition("(")[2][:-1]) for way in form.split(") | ")]
+        self.sources = re.compile("|".join(sources).replace(", ", ""))
 
     @property
     def ops(self) -> list[Ops]:
         """The ops that the form is about: the names before its first parenthesis."""
         return [Ops[name] for name in self.form.partition("(")[0].split() if name != "|"]
 
+    def allows(self, node: UOp) -> bool:
+        """Whether a node of these ops is written so."""
+        return self.sources.fullmatch("".join(map(_described, node.src))) is not None and self.holds(node)
+
     def __str__(self) -> str:
         return f"{self.form:<48} {self.note}".rstrip()
+
+
+_WORDS = re.compile(r"\w+(?: \| \w+)*")
+
+
+def _source_pattern(words: re.Match[str]) -> str:
+    """A pattern for the description of a source that has one of these words."""
+    return rf"(?:[^;]*\b(?:{words[0].replace(' | ', '|')})\b[^;]*;)"
+
+
+def _described(source: UOp) -> str:
+    """The words of forms that a source is one of."""
+    kind = "int" if _int(source) else "bool" if source.dtype.is_bool else ""
+    return f"{source.op.name} value {kind} {'' if _scalar(source) else 'vector'};"
 
 
 class Grammar:
@@ -60,10 +85,6 @@ class Grammar:
 
 
 # --- words of the checks --------------------------------------------------------------------------
-
-
-def _one(node: UOp) -> bool:
-    return len(node.src) == 1
 
 
 def _same_dtype(node: UOp) -> bool:
@@ -87,137 +108,70 @@ def _pair(arg: Any, second: type) -> bool:
     return isinstance(arg, tuple) and len(arg) == 2 and isinstance(arg[1], second)
 
 
-def _sized(arg: Any) -> bool:
+def _sized(node: UOp) -> bool:
     """An argument (slot, identity or name; a size >= 0)."""
-    return isinstance(arg, tuple) and len(arg) == 2 and isinstance(arg[1], int) and arg[1] >= 0
-
-
-def _is_source(node: UOp) -> bool:
-    return not node.src
+    return _pair(node.arg, int) and node.arg[1] >= 0
 
 
 def _constant(node: UOp) -> bool:
     lanes = node.arg if isinstance(node.arg, tuple) else (node.arg,)
     kind = float if node.dtype.is_float else bool if node.dtype.is_bool else int
-    return _is_source(node) and len(lanes) in (1, node.dtype.count) and all(type(x) is kind for x in lanes)
-
-
-def _variable(node: UOp) -> bool:
-    return _is_source(node) and _int(node) and isinstance(node.arg, tuple) and len(node.arg) == 4
+    return len(lanes) in (1, node.dtype.count) and all(type(x) is kind for x in lanes)
 
 
 # --- elementwise: the same at every stage ---------------------------------------------------------
 
 
-def _takes(op: Ops, dtype: DType) -> bool:
-    if op in Family.FLOAT_ONLY:
-        return dtype.is_float
-    if op in Family.INT_ONLY:
-        return dtype.is_int
-    return not (dtype.is_float and op in Family.BITWISE)
-
-
-def _equal_shapes(node: UOp) -> bool:
-    return all(s.shape == node.src[0].shape for s in node.src)
-
-
-def _unary(node: UOp) -> bool:
-    return _one(node) and _same_dtype(node) and _takes(node.op, node.dtype)
+def _elementwise(node: UOp) -> bool:
+    try:
+        return elementwise_dtype(node.op, node.src) is node.dtype
+    except (TypeError, ValueError):
+        return False
 
 
 def _cast(node: UOp) -> bool:
-    return _one(node) and node.dtype.count == node.src[0].dtype.count
-
-
-def _bitcast(node: UOp) -> bool:
-    return _cast(node) and node.dtype.itemsize == node.src[0].dtype.itemsize
-
-
-def _binary(node: UOp) -> bool:
-    return len(node.src) == 2 and _same_dtype(node) and _takes(node.op, node.dtype) and _equal_shapes(node)
-
-
-def _compare(node: UOp) -> bool:
-    if len(node.src) != 2 or node.src[0].dtype is not node.src[1].dtype:
-        return False
-    return node.dtype is dtypes.bool.vec(node.src[0].dtype.count) and _equal_shapes(node)
-
-
-def _where(node: UOp) -> bool:
-    if len(node.src) != 3 or not _equal_shapes(node):
-        return False
-    condition, *values = node.src
-    return condition.dtype is dtypes.bool.vec(node.dtype.count) and all(v.dtype is node.dtype for v in values)
-
-
-def _mulacc(node: UOp) -> bool:
-    return len(node.src) == 3 and _same_dtype(node) and _equal_shapes(node)
+    return node.dtype.count == node.src[0].dtype.count
 
 
 _ELEMENTWISE = (
-    Production("NEG SQRT EXP2 LOG2 SIN TRUNC (value)", "of the dtype of its source", _unary),
+    Production("NEG SQRT EXP2 LOG2 SIN TRUNC (value)", "of the dtype of its source", _elementwise),
     Production("CAST(value)", "to any dtype; lanes stay", _cast),
-    Production("BITCAST(value)", "to a dtype of the same width", _bitcast),
-    Production("ADD SUB MUL FDIV IDIV MOD MAX (value, value)", "of one dtype", _binary),
-    Production("AND OR XOR SHL SHR (value, value)", "of one dtype, no float", _binary),
-    Production("CMPLT CMPNE (value, value)", "of one dtype; makes a bool", _compare),
-    Production("WHERE(bool, value, value)", "values of one dtype", _where),
-    Production("MULACC(value, value, value)", "of one dtype", _mulacc),
+    Production("BITCAST(value)", "to a dtype of the same width",
+               lambda n: _cast(n) and n.dtype.itemsize == n.src[0].dtype.itemsize),
+    Production("ADD SUB MUL FDIV IDIV MOD MAX (value, value)", "of one dtype", _elementwise),
+    Production("AND OR XOR SHL SHR (value, value)", "of one dtype, no float", _elementwise),
+    Production("CMPLT CMPNE (value, value)", "of one dtype; makes a bool", _elementwise),
+    Production("WHERE(bool, value, value)", "values of one dtype", _elementwise),
+    Production("MULACC(value, value, value)", "of one dtype", _elementwise),
 )
-_BYTE_DOT = Production("DP4A(value, value, value)", "of int32", lambda n: _mulacc(n) and
-                       n.dtype.scalar is dtypes.int32)
-_PRIMITIVES = Production("LDEXP(value, value)", "of one float dtype", _binary)
-_CALLED = Production("CALL(value)", "arg: the CalledFunction, of a value of the same dtype",
-                     lambda n: _one(n) and _same_dtype(n) and n.arg.parameter.dtype is n.dtype)
+_GENERATED = (
+    Production("DP4A(value, value, value)", "of int32",
+               lambda n: _elementwise(n) and n.dtype.scalar is dtypes.int32),
+    Production("LDEXP(value, value)", "of one float dtype", _elementwise),
+    Production("CALL(value)", "arg: the CalledFunction, of a value of the same dtype",
+               lambda n: _same_dtype(n) and n.arg.parameter.dtype is n.dtype),
+)
+"""What only generated code has."""
 
 
 # --- the tensor graph -----------------------------------------------------------------------------
 
 
 def _tensor_reduce(node: UOp) -> bool:
-    if not (_one(node) and _same_dtype(node) and isinstance(node.arg, tuple) and len(node.arg) == 2):
+    if not (_same_dtype(node) and isinstance(node.arg, tuple) and len(node.arg) == 2):
         return False
     op, axes = node.arg
     inside = {a for a in axes if 0 <= a < len(node.src[0].shape)}
     return op in Family.REDUCING and list(axes) == sorted(inside)
 
 
-def _each_axis(node: UOp, holds: Callable[[Any, int], bool]) -> bool:
-    """One source, whose every axis has an argument for which `holds(argument, size)`."""
-    if not (_one(node) and _same_dtype(node) and len(node.arg) == len(node.src[0].shape)):
+def _movement(node: UOp) -> bool:
+    value, *moves = node.src
+    try:
+        check_movement(node.op, value.shape, node.arg)
+    except ValueError:
         return False
-    return all(holds(a, n) for a, n in zip(node.arg, node.src[0].shape, strict=True))
-
-
-def _reshape(node: UOp) -> bool:
-    return _one(node) and _same_dtype(node) and node.numel == node.src[0].numel
-
-
-def _permute(node: UOp) -> bool:
-    return _each_axis(node, lambda a, n: a in range(len(node.arg))) and len(set(node.arg)) == len(node.arg)
-
-
-def _expand(node: UOp) -> bool:
-    return _each_axis(node, lambda a, n: n in (1, a))
-
-
-def _pad(node: UOp) -> bool:
-    return _each_axis(node, lambda a, n: a[0] >= 0 and a[1] >= 0)
-
-
-def _shrink(node: UOp) -> bool:
-    moves = node.src[1:]
-    value = node.replace(src=node.src[:1]) if moves else node
-    moved = len(moves) in (0, len(node.arg)) and all(_int(m) for m in moves)
-    return moved and _each_axis(value, lambda a, n: 0 <= a[0] <= a[1] <= n)
-
-
-def _stride(node: UOp) -> bool:
-    return _each_axis(node, lambda a, n: a != 0)
-
-
-def _same_value(node: UOp) -> bool:
-    return _one(node) and _same_dtype(node)
+    return value.dtype is node.dtype and len(moves) in (0, len(node.arg))
 
 
 def _collective(node: UOp) -> bool:
@@ -228,21 +182,15 @@ def _collective(node: UOp) -> bool:
 
 def _live_out(node: UOp) -> bool:
     value, condition = node.src
-    return value.dtype is node.dtype and condition.dtype.is_bool and condition.shape == value.shape
-
-
-def _detach(node: UOp) -> bool:
-    return _same_value(node) and (node.arg is None or isinstance(node.arg, int))
+    return value.dtype is node.dtype and condition.shape == value.shape
 
 
 def _assign(node: UOp) -> bool:
-    if len(node.src) != 2 or not _same_dtype(node) or node.src[0].shape != node.src[1].shape:
-        return False
-    target = node.src[0]
-    through = Family.MOVEMENT if node.src[1].op is Ops.LIVE_OUT else Family.VIEW  # zeros beside it stay
+    target, value = node.src
+    through = Family.MOVEMENT if value.op is Ops.LIVE_OUT else Family.VIEW  # zeros beside it stay
     while target.op in through or target.op in (Ops.DETACH, Ops.ASSIGN):
         target = target.src[0]
-    return target.op in (Ops.BUFFER, Ops.PARAM)
+    return _same_dtype(node) and node.src[0].shape == value.shape and _ops([target], Ops.BUFFER, Ops.PARAM)
 
 
 def _only_scalars(nodes: Sequence[UOp]) -> None:
@@ -251,37 +199,39 @@ def _only_scalars(nodes: Sequence[UOp]) -> None:
             raise SpecError(f"tensor_graph: {node} is a vector; only generated code has those")
 
 
-_PARAM = Production("PARAM", "arg (slot, items): a buffer of the kernel", lambda n: _is_source(n)
-                    and _sized(n.arg))
-_VARIABLE = Production("VARIABLE", "arg (name, low, high, value?); an int", _variable)
-_SCALAR_CONSTANT = Production("CONST", "arg: the number", _constant)
+def _same_with(*kinds: type) -> Check:
+    """The value of its source, and an argument of one of these types."""
+    return lambda node: _same_dtype(node) and isinstance(node.arg, kinds)
+
+
+_PARAM = Production("PARAM", "arg (slot, items): a buffer of the kernel", _sized)
+_VARIABLE = Production("VARIABLE", "arg (name, low, high, value?); an int",
+                       lambda n: _int(n) and isinstance(n.arg, tuple) and len(n.arg) == 4)
 _CONSTANT = Production("CONST", "arg: the number, or one a lane", _constant)
 
 TENSOR_GRAPH = Grammar("tensor_graph", (
-    Production("BUFFER", "arg BufferSpec", lambda n: _is_source(n) and isinstance(n.arg, BufferSpec)),
+    Production("BUFFER", "arg BufferSpec", lambda n: isinstance(n.arg, BufferSpec)),
     _PARAM,
-    _SCALAR_CONSTANT,
+    Production("CONST", "arg: the number", _constant),
     _VARIABLE,
-    Production("COPY(value)", "arg: the device, or a Sharding of several",
-         lambda n: _same_value(n) and isinstance(n.arg, (str, Sharding))),
-    Production("COLLECTIVE(value, value...)", "arg: (device, ADD | MAX | MUL | None)", _collective),
+    Production("COPY(value)", "arg: the device, or a Sharding of several", _same_with(str, Sharding)),
+    Production("COLLECTIVE(value+)", "arg: (device, ADD | MAX | MUL | None)", _collective),
     *_ELEMENTWISE,
     Production("REDUCE(value)", "arg (ADD | MAX | MUL, axes in order)", _tensor_reduce),
-    Production("RESHAPE(value)", "arg: a shape of as many items", _reshape),
-    Production("PERMUTE(value)", "arg: an order of the axes", _permute),
-    Production("EXPAND(value)", "arg: a shape; only axes of size 1 grow", _expand),
-    Production("PAD(value)", "arg: (before, after) >= 0 for each axis", _pad),
-    Production("SHRINK(value, int*)", "arg: (start, end) within each axis; ints: moves", _shrink),
-    Production("STRIDE(value)", "arg: a step other than 0 for each axis", _stride),
-    Production("CONTIGUOUS(value)", "arg: None, or an AxisOrder",
-               lambda n: _same_value(n) and (n.arg is None or isinstance(n.arg, AxisOrder))),
+    Production("RESHAPE(value)", "arg: a shape of as many items", _movement),
+    Production("PERMUTE(value)", "arg: an order of the axes", _movement),
+    Production("EXPAND(value)", "arg: a shape; only axes of size 1 grow", _movement),
+    Production("PAD(value)", "arg: (before, after) >= 0 for each axis", _movement),
+    Production("SHRINK(value, int*)", "arg: (start, end) within each axis; ints: moves", _movement),
+    Production("STRIDE(value)", "arg: a step other than 0 for each axis", _movement),
+    Production("CONTIGUOUS(value)", "arg: None, or an AxisOrder", _same_with(NoneType, AxisOrder)),
     Production("LIVE_OUT(value, bool)", "the value where the condition holds: all that is live out",
                _live_out),
-    Production("DETACH(value)", "arg: None, or the identity of a leaf", _detach),
-    Production("ASSIGN(view of a BUFFER or PARAM, value)", "of one shape and dtype", _assign),
-    Production("CUSTOM_GRADIENT(value, input*)", "arg: the function that gives the inputs' gradients",
-         lambda n: len(n.src) > 1 and n.dtype is n.src[0].dtype and callable(n.arg)),
-    Production("SINK(value*)", "", lambda n: True),
+    Production("DETACH(value)", "arg: None, or the identity of a leaf", _same_with(NoneType, int)),
+    Production("ASSIGN(value, value)", "into a view of a BUFFER or PARAM; of one shape and dtype", _assign),
+    Production("CUSTOM_GRADIENT(value, value+)", "arg: the function that gives the other values' gradients",
+               lambda n: n.dtype is n.src[0].dtype and callable(n.arg)),
+    Production("SINK(value*)", ""),
 ), _only_scalars)
 """What `Tensor` builds and the scheduler takes apart."""
 
@@ -290,20 +240,11 @@ TENSOR_GRAPH = Grammar("tensor_graph", (
 
 
 def _range(node: UOp) -> bool:
-    ends = len(node.src) in (1, 3) and all(_int(s) and _scalar(s) for s in node.src)
-    return ends and _int(node) and _scalar(node) and _pair(node.arg, RangeKind)
+    return _int(node) and all(map(_scalar, (node, *node.src))) and _pair(node.arg, RangeKind)
 
 
-def _index_into(*memories: Ops) -> Check:
-    def holds(node: UOp) -> bool:
-        if len(node.src) not in (2, 3) or node.arg is not None:
-            return False
-        memory, offset, *valid = node.src
-        if memory.op not in memories or node.dtype is not memory.dtype.scalar or not _int(offset):
-            return False
-        return all(v.dtype.is_bool for v in valid)
-
-    return holds
+def _index(node: UOp) -> bool:
+    return node.arg is None and node.dtype is node.src[0].dtype.scalar
 
 
 def _lanes_fit(address: UOp, value: DType) -> bool:
@@ -313,33 +254,38 @@ def _lanes_fit(address: UOp, value: DType) -> bool:
 
 
 def _load(node: UOp) -> bool:
-    return _one(node) and _ops(node.src, Ops.INDEX) and _lanes_fit(node.src[0], node.dtype)
+    return _lanes_fit(node.src[0], node.dtype)
+
+
+def _store(node: UOp) -> bool:
+    place, value, *_ = node.src
+    fits = place.dtype is value.dtype if place.op is Ops.REGISTER else _lanes_fit(place, value.dtype)
+    return fits and node.arg in (None, Memory.GLOBAL)
 
 
 def _vectorize(node: UOp) -> bool:
-    if any(not _scalar(s) or s.dtype is not node.dtype.scalar for s in node.src) or _scalar(node):
-        return False
-    return len(node.src) in (1, node.dtype.count)
+    scalars = all(_scalar(s) and s.dtype is node.dtype.scalar for s in node.src)
+    return scalars and not _scalar(node) and len(node.src) in (1, node.dtype.count)
 
 
 def _shuffle(node: UOp) -> bool:
-    if len(node.src) != 2 or _scalar(node) or node.src[0].dtype is not node.src[1].dtype:
-        return False
     given = node.src[0].dtype
-    return given.scalar is node.dtype.scalar and len(node.arg) == node.dtype.count and \
-        all(0 <= i < 2 * given.count for i in node.arg)
+    return given is node.src[1].dtype and given.scalar is node.dtype.scalar and not _scalar(node) and \
+        len(node.arg) == node.dtype.count and all(0 <= i < 2 * given.count for i in node.arg)
 
 
 def _extract(node: UOp) -> bool:
-    if not _one(node) or node.dtype is not node.src[0].dtype.scalar:
-        return False
-    return isinstance(node.arg, int) and 0 <= node.arg < node.src[0].dtype.count
+    given = node.src[0].dtype
+    return node.dtype is given.scalar and isinstance(node.arg, int) and 0 <= node.arg < given.count
 
 
 def _reduce_lanes(node: UOp) -> bool:
     """A vector's lanes into one."""
-    return _one(node) and node.arg in Family.REDUCING and not _scalar(node.src[0]) and \
-        node.dtype is node.src[0].dtype.scalar
+    return node.arg in Family.REDUCING and not _scalar(node.src[0]) and node.dtype is node.src[0].dtype.scalar
+
+
+def _exchange(node: UOp) -> bool:
+    return _same_dtype(node) and node.arg > 0 and node.arg & (node.arg - 1) == 0
 
 
 _VECTORS = (
@@ -353,51 +299,38 @@ _VECTORS = (
 # --- the loop nest --------------------------------------------------------------------------------
 
 
-def _nest_reduce(node: UOp) -> bool:
-    """Values to accumulate (several once a range is written out), then the ranges to accumulate them over."""
+def _values_then_ranges(node: UOp) -> list[UOp]:
+    """The values of its dtype that one iteration makes (several once a range is written out); none if
+    anything but the ranges it closes comes after them."""
     count = len(node.src) - len(node.closed_ranges)
-    values, ranges = node.src[:count], node.src[count:]
-    accumulates = all(v.dtype is node.dtype for v in values) and _ops(ranges, Ops.RANGE)
+    same = all(v.dtype is node.dtype for v in node.src[:count]) and _ops(node.src[count:], Ops.RANGE)
+    return list(node.src[:count]) if same else []
+
+
+def _nest_reduce(node: UOp) -> bool:
+    if len(node.src) == 1 and _reduce_lanes(node):
+        return True
     least = 2 if node.arg is Ops.MULACC else 1
-    return node.arg in Family.ACCUMULATING and len(values) >= least and (accumulates or _reduce_lanes(node))
+    return node.arg in Family.ACCUMULATING and len(_values_then_ranges(node)) >= least
 
 
 def _running(node: UOp) -> bool:
     """A value and the loop over it."""
-    return node.arg in Family.REDUCING and len(node.src) == 2 and node.src[0].dtype is node.dtype and \
-        node.src[1].op is Ops.RANGE
-
-
-def _exchange(node: UOp) -> bool:
-    return _same_value(node) and node.arg > 0 and node.arg & (node.arg - 1) == 0
-
-
-def _nest_store(node: UOp) -> bool:
-    if len(node.src) < 2 or node.src[0].op is not Ops.INDEX or node.dtype is not node.src[1].dtype:
-        return False
-    if node.arg not in (None, Memory.GLOBAL):
-        return False
-    return _ops(node.src[2:], Ops.RANGE) and _lanes_fit(node.src[0], node.dtype)
+    return node.arg in Family.REDUCING and node.src[0].dtype is node.dtype
 
 
 def _stage(node: UOp) -> bool:
-    """Values that one iteration computes (several once a range is written out), then the ranges. Values lie
-    around as many of these, the last, as the argument ends with; side by side without."""
-    count = len(node.src) - len(node.closed_ranges)
-    values, ranges = node.src[:count], node.src[count:]
-    same = all(v.dtype is node.dtype for v in values)
+    """Values lie around as many of the ranges, the last, as the argument ends with; side by side without."""
     known = node.arg if isinstance(node.arg, tuple) else ()
-    are_inside = len(known) < 3 or (len(known) == 3 and 0 < known[2] <= len(ranges))
-    return count > 0 and same and _ops(ranges, Ops.RANGE) and _pair(known[:2], Memory) and are_inside
+    are_inside = len(known) < 3 or (len(known) == 3 and 0 < known[2] <= len(node.closed_ranges))
+    return bool(_values_then_ranges(node)) and _pair(known[:2], Memory) and are_inside
 
 
 def _scatter(node: UOp) -> bool:
     """A value, where it goes, whether it does, and the ranges of which one iteration after the other adds
     its value."""
-    value, offset, condition, *ranges = node.src
     _, op, items = node.arg
-    same = value.dtype is node.dtype and op in (Ops.ADD, Ops.MAX, Ops.MUL) and isinstance(items, int)
-    return same and _int(offset) and condition.dtype.is_bool and _ops(ranges, Ops.RANGE)
+    return node.src[0].dtype is node.dtype and op in Family.REDUCING and isinstance(items, int)
 
 
 def _nest_mma(node: UOp) -> bool:
@@ -420,12 +353,10 @@ def _mma(node: UOp) -> bool:
     lane = UOp.new(Ops.SPECIAL, dtypes.index, (), ("lidx0", unit.threads)) if unit.threads > 1 else \
         UOp.const(0, dtypes.index)
     return all(p.op is Ops.INDEX and p.src[0].op is Ops.SHARED for p in places) and \
-        [s.dtype for s in node.src[len(places):3]] == held and node.src[3:] == (lane,)
+        [s.dtype for s in node.src[len(places):3]] == held and node.src[3] is lane
 
 
 def _prefetch(node: UOp) -> bool:
-    if len(node.src) != 2 or not _ops(node.src, Ops.INDEX):
-        return False
     return [s.src[0].op for s in node.src] == [Ops.SHARED, Ops.PARAM] and \
         all(_lanes_fit(s, node.dtype) for s in node.src)
 
@@ -460,52 +391,33 @@ def _names(ranges: Iterable[UOp]) -> str:
 
 
 LOOP_NEST = Grammar("loop_nest", (
-    Production("SINK(STORE*)", "", lambda n: _ops(n.src, Ops.STORE)),
+    Production("SINK(STORE*)", ""),
     Production("STORE(INDEX, value, RANGE*)", "closes the ranges; arg Memory.GLOBAL: past the caches",
-               _nest_store),
-    Production("INDEX(PARAM | STAGE | SCATTER, int, bool?)", "an item, where the condition holds",
-         _index_into(Ops.PARAM, Ops.STAGE, Ops.SCATTER)),
+               lambda n: _store(n) and n.dtype is n.src[1].dtype),
+    Production("INDEX(PARAM | STAGE | SCATTER, int, bool?)", "an item, where the condition holds", _index),
     Production("LOAD(INDEX)", "zero where the condition is false", _load),
     Production("REDUCE(value+, RANGE*) | REDUCE(vector)",
                "arg ADD | MAX | MUL | MULACC; closes ranges or lanes", _nest_reduce),
     Production("RUNNING(value, RANGE)", "arg of the REDUCE of which it is the value so far", _running),
     Production("EXCHANGE(value)", "arg: the distance of the lanes, a power of two", _exchange),
-    Production("MMA(value | INDEX, value | INDEX, RANGE | CONST, RANGE+)",
-               "arg: the MatrixUnit; closes the ranges over elements of its sources", _nest_mma),
+    Production("MMA(value, value, RANGE | CONST, RANGE+)",
+               "of values or an INDEX; arg: the MatrixUnit; closes the ranges over elements of its sources",
+               _nest_mma),
     Production("STAGE(value+, RANGE*)", "arg (identity, Memory, loops inside?); closes the ranges", _stage),
     Production("SCATTER(value, int, bool, RANGE+)",
                "arg (identity, ADD | MAX | MUL, items); closes the ranges", _scatter),
-    Production("RANGE(extent, (begin, end)?)", "ints; arg (identity, RangeKind)", _range),
+    Production("RANGE(int, (int, int)?)", "extent, begin and end; arg (identity, RangeKind)", _range),
     _PARAM,
     _CONSTANT,
     _VARIABLE,
     *_ELEMENTWISE,
-    _BYTE_DOT,
-    _PRIMITIVES,
-    _CALLED,
+    *_GENERATED,
     *_VECTORS,
 ), _closed_at_the_end, _no_vector_range_among_vectors)
 """One kernel with its loops as values: before, between and after the Opts of its Plan."""
 
 
 # --- the linear program ---------------------------------------------------------------------------
-
-
-def _program_load(node: UOp) -> bool:
-    return _load(node) or (_one(node) and _ops(node.src, Ops.REGISTER) and _same_dtype(node))
-
-
-def _program_store(node: UOp) -> bool:
-    if len(node.src) != 2 or node.arg not in (None, Memory.GLOBAL):
-        return False
-    place, value = node.src
-    if place.op is Ops.REGISTER:
-        return place.dtype is value.dtype
-    return place.op is Ops.INDEX and _lanes_fit(place, value.dtype)
-
-
-def _program_range(node: UOp) -> bool:
-    return _range(node) and node.kind in (RangeKind.LOOP, RangeKind.THREAD)
 
 
 _PLACELESS = frozenset({Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.SHARED, Ops.REGISTER})
@@ -550,31 +462,30 @@ def _check_opening(place: int, loop: UOp, around: list[UOp]) -> None:
 
 PROGRAM = Grammar("program", (
     _PARAM,
-    Production("SCRATCH SHARED", "arg (identity, items)", lambda n: _is_source(n) and _sized(n.arg)),
-    Production("REGISTER", "arg: identity", lambda n: _is_source(n) and n.arg is not None),
+    Production("SCRATCH SHARED", "arg (identity, items)", _sized),
+    Production("REGISTER", "arg: identity", lambda n: n.arg is not None),
     _VARIABLE,
     _CONSTANT,
-    Production("SPECIAL", "arg (name, size); an int", lambda n: _is_source(n) and _int(n) and _sized(n.arg)),
-    Production("RANGE(extent, (begin, end)?)", "ints; arg (identity, LOOP | THREAD)", _program_range),
-    Production("END(RANGE)", "of the innermost open loop", lambda n: _one(n) and _ops(n.src, Ops.RANGE)),
-    Production("INDEX(PARAM | SCRATCH | SHARED, int, bool?)", "one address, or one a lane",
-         _index_into(Ops.PARAM, Ops.SCRATCH, Ops.SHARED)),
-    Production("LOAD(INDEX | REGISTER)", "lanes: adjacent items, or one an address", _program_load),
-    Production("STORE(INDEX | REGISTER, value)", "lanes: as LOAD; arg as above", _program_store),
+    Production("SPECIAL", "arg (name, size); an int", lambda n: _int(n) and _sized(n)),
+    Production("RANGE(int, (int, int)?)", "extent, begin and end; arg (identity, LOOP | THREAD)",
+               lambda n: _range(n) and n.kind in (RangeKind.LOOP, RangeKind.THREAD)),
+    Production("END(RANGE)", "of the innermost open loop"),
+    Production("INDEX(PARAM | SCRATCH | SHARED, int, bool?)", "one address, or one a lane", _index),
+    Production("LOAD(INDEX | REGISTER)", "lanes: adjacent items, or one an address",
+               lambda n: _same_dtype(n) if n.src[0].op is Ops.REGISTER else _load(n)),
+    Production("STORE(INDEX | REGISTER, value)", "lanes: as LOAD; arg as above", _store),
     *_ELEMENTWISE,
-    _BYTE_DOT,
-    _PRIMITIVES,
-    _CALLED,
+    *_GENERATED,
     *_VECTORS,
     Production("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
-    Production("MMA(vector | INDEX, vector | INDEX, vector, SPECIAL | CONST)",
-               "arg: the MatrixUnit; a @ b + c", _mma),
+    Production("MMA(value, value, value, SPECIAL | CONST)",
+               "of vectors, the first two or an INDEX; arg: the MatrixUnit; a @ b + c", _mma),
     Production("EXCHANGE(value)", "arg: the distance of the lanes, a power of two",
-         lambda n: _exchange(n) and _scalar(n)),
-    Production("BARRIER", "", lambda n: True),
+               lambda n: _exchange(n) and _scalar(n)),
+    Production("BARRIER", ""),
     Production("PREFETCH(INDEX, INDEX)", "into SHARED, from a PARAM", _prefetch),
-    Production("COMMIT", "", _is_source),
-    Production("WAIT", "arg: groups that may be on their way", lambda n: _is_source(n) and n.arg >= 0),
+    Production("COMMIT", ""),
+    Production("WAIT", "arg: groups that may be on their way", lambda n: n.arg >= 0),
 ), _in_order)
 """The statements of one kernel in order, as a renderer takes them."""
 
@@ -593,7 +504,7 @@ def check_graph(graph: UOp | Sequence[UOp], stage: str) -> None:
         if rule is None:
             raise SpecError(f"{stage}: {node} does not belong here; the ops of this stage are "
                             f"{', '.join(op.name for op in grammar.by_op)}")
-        if not rule.holds(node):
+        if not rule.allows(node):
             sources = ", ".join(map(str, node.src)) or "no source"
             raise SpecError(f"{stage}: {node} with {sources} breaks the rule\n    {rule}")
     for check in grammar.whole:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
 from tinygrad.dtype import DType, accumulate_dtype, dtypes
-from tinygrad.graph import shapes
 from tinygrad.graph.attributes import Attribute, Synthesized, passed_below
 from tinygrad.graph.movement import Movement
 from tinygrad.graph.nest_nodes import NestNode
 from tinygrad.graph.node_flags import FLAG_RULES, LEAF, PASSED_ON
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
-from tinygrad.graph.shapes import SHAPES
+from tinygrad.graph.shapes import SHAPES, elementwise_dtype
 from tinygrad.graph.sharding import Layout, Placement, Sharding
 from tinygrad.graph.sizes import (
     Size,
@@ -439,9 +438,7 @@ class UOp(Walk, Operators, Movement, NestNode):
         them.
         """
         src = (self, *others)
-        values = src[1:] if op is Ops.WHERE else src
-        shapes.check_elementwise(op, src, values)
-        dtype = dtypes.bool.vec(self.dtype.count) if op in Family.COMPARE else values[0].dtype
+        dtype = elementwise_dtype(op, src)
         condition = dtype is dtypes.bool and self.dtype is dtypes.bool and not self.shape
         if condition or dtype.scalar is dtypes.index or self.dtype.scalar is dtypes.index:
             return _simplified(op, dtype, src, None)

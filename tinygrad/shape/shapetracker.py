@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from tinygrad.graph import symbolic
@@ -58,25 +58,8 @@ class ShapeTracker:
 
     # --- movement -------------------------------------------------------------------------------------------
 
-    def permute(self, order: Sequence[int]) -> ShapeTracker:
-        return self._move(Ops.PERMUTE, order)
-
-    def expand(self, shape: Sequence[int]) -> ShapeTracker:
-        return self._move(Ops.EXPAND, shape)
-
-    def pad(self, pads: Sequence[tuple[int, int]]) -> ShapeTracker:
-        return self._move(Ops.PAD, pads)
-
-    def shrink(self, bounds: Sequence[tuple[int, int]]) -> ShapeTracker:
-        return self._move(Ops.SHRINK, bounds)
-
-    def stride(self, steps: Sequence[int]) -> ShapeTracker:
-        return self._move(Ops.STRIDE, steps)
-
-    def reshape(self, shape: Sequence[int]) -> ShapeTracker:
-        return self._move(Ops.RESHAPE, shape)
-
-    def _move(self, op: Ops, argument: Any) -> ShapeTracker:
+    def moved(self, op: Ops, argument: Any) -> ShapeTracker:
+        """The items of this one after a movement op with the argument of the UOp."""
         return ShapeTracker(_moved(self.views, op, argument), self.base_size).simplify()
 
     def simplify(self) -> ShapeTracker:
@@ -124,17 +107,6 @@ class ShapeTracker:
     def contiguous_whole(self) -> bool:
         """True if the items are all of memory, in order."""
         return self.contiguous and self.base_size == self.numel
-
-    def real_strides(self) -> tuple[int | None, ...]:
-        """The distance in memory between neighbours along each axis, None where it varies."""
-        return self._strides
-
-    @cached_property
-    def _strides(self) -> tuple[int | None, ...]:
-        coordinates = [UOp.variable(f"axis {n}", 0, max(size - 1, 0)) for n, size in enumerate(self.shape)]
-        terms = symbolic.linear_terms(self.index(coordinates)[0]).terms
-        inside = {part for atom in terms for part in atom.toposort() if part is not atom}
-        return tuple(None if c in inside else terms.get(c, 0) for c in coordinates)
 
 
 @lru_cache(1 << 14)

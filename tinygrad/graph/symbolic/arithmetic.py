@@ -19,7 +19,7 @@ from tinygrad.graph.symbolic.linear import (
     sort_key,
     within_a_multiple,
 )
-from tinygrad.graph.symbolic.rules import MAXIMA, OTHERS, QUOTIENTS, REMAINDERS, SUMS, rule
+from tinygrad.graph.symbolic.rules import MAXIMA, OTHERS, QUOTIENTS, REMAINDERS, SUMS, rule, simpler
 from tinygrad.graph.uop import UOp
 
 # --- sums, products -----------------------------------------------------------------------------------------
@@ -64,8 +64,8 @@ def product(a: UOp, b: UOp) -> UOp | None:
     g = math.gcd(left.factor(), left.constant)
     h = math.gcd(right.factor(), right.constant)
     first, second = build_sum(left.divided(g)), build_sum(right.divided(h))
-    pair = (first, second) if sort_key(first) <= sort_key(second) else (second, first)
-    return build_sum(Linear({UOp.new(Ops.MUL, dtypes.index, pair): g * h}, 0))
+    pair = sorted((first, second), key=sort_key)
+    return build_sum(Linear({UOp.new(Ops.MUL, dtypes.index, tuple(pair)): g * h}, 0))
 
 
 # --- division by a positive constant ------------------------------------------------------------------------
@@ -75,20 +75,14 @@ def divide(s: Linear, n: int) -> UOp:
     """s // n for n > 0."""
     if n == 1:
         return build_sum(s)
-    for simplify in QUOTIENTS:
-        if (result := simplify(s, n)) is not None:
-            return result
-    return UOp.new(Ops.IDIV, dtypes.index, (build_sum(s), constant(n)))
+    return simpler(QUOTIENTS, s, n) or UOp.new(Ops.IDIV, dtypes.index, (build_sum(s), constant(n)))
 
 
 def remain(s: Linear, n: int) -> UOp:
     """s % n for n > 0."""
     if n == 1:
         return constant(0)
-    for simplify in REMAINDERS:
-        if (result := simplify(s, n)) is not None:
-            return result
-    return UOp.new(Ops.MOD, dtypes.index, (build_sum(s), constant(n)))
+    return simpler(REMAINDERS, s, n) or UOp.new(Ops.MOD, dtypes.index, (build_sum(s), constant(n)))
 
 
 def _toward_zero(coefficient: int, n: int) -> int:
@@ -129,7 +123,7 @@ def _quotient_of_quotient(s: Linear, n: int) -> UOp | None:
     if found is None or found[1] != 1 or found[0].src[1].arg <= 0:
         return None
     m = found[0].src[1].arg
-    return divide(linear_terms(found[0].src[0]).plus(Linear({}, m * s.constant)), m * n)
+    return divide(linear_terms(found[0].src[0]).shifted(m * s.constant), m * n)
 
 
 @rule(QUOTIENTS, "multiples leave a quotient")
@@ -145,12 +139,8 @@ def _multiples_leave_quotient(s: Linear, n: int) -> UOp | None:
 @rule(QUOTIENTS, "common factor leaves a quotient")
 def _factor_leaves_quotient(s: Linear, n: int) -> UOp | None:
     """(g*y + r) // (g*n) -> (y + q) // n where q*g <= r < q*g + g"""
-    for g in _factors(s, n):
-        multiples, rest = s.split(g)
-        below = within_a_multiple(rest, g)
-        if below is not None:
-            return divide(multiples.divided(g).plus(Linear({}, below)), n // g)
-    return None
+    found = s.coarse(_factors(s, n))
+    return None if found is None else divide(found[1], n // found[0])
 
 
 @rule(QUOTIENTS, "quotient of a remainder")
@@ -166,7 +156,7 @@ def _quotient_of_remainder(s: Linear, n: int) -> UOp | None:
 def _bounded_remainder(s: Linear, n: int) -> UOp | None:
     """x % n -> x - q*n where q*n <= x < q*n + n"""
     quotient = within_a_multiple(s, n)
-    return None if quotient is None else build_sum(s.plus(Linear({}, quotient * n), -1))
+    return None if quotient is None else build_sum(s.shifted(-quotient * n))
 
 
 @rule(REMAINDERS, "remainder of a remainder")
@@ -188,13 +178,10 @@ def _multiples_leave_remainder(s: Linear, n: int) -> UOp | None:
 @rule(REMAINDERS, "common factor leaves a remainder")
 def _factor_leaves_remainder(s: Linear, n: int) -> UOp | None:
     """(g*y + r) % (g*n) -> g*((y + q) % n) + r - q*g where q*g <= r < q*g + g"""
-    for g in _factors(s, n):
-        multiples, rest = s.split(g)
-        below = within_a_multiple(rest, g)
-        if below is not None:
-            inner = remain(multiples.divided(g).plus(Linear({}, below)), n // g)
-            return build_sum(rest.plus(Linear({}, below * g), -1).plus(linear_terms(inner), g))
-    return None
+    if (found := s.coarse(_factors(s, n))) is None:
+        return None
+    g, multiples, rest = found
+    return build_sum(rest.plus(linear_terms(remain(multiples, n // g)), g))
 
 
 # --- division by anything -----------------------------------------------------------------------------------
@@ -273,10 +260,7 @@ def shift(a: UOp, b: UOp, left: bool) -> UOp | None:
 
 def maximum(a: UOp, b: UOp) -> UOp:
     """The greater of two."""
-    for simplify in MAXIMA:
-        if (result := simplify(a, b)) is not None:
-            return result
-    return UOp.new(Ops.MAX, dtypes.index, tuple(sorted((a, b), key=sort_key)))
+    return simpler(MAXIMA, a, b) or UOp.new(Ops.MAX, dtypes.index, tuple(sorted((a, b), key=sort_key)))
 
 
 @rule(MAXIMA, "greater of two that are ordered")

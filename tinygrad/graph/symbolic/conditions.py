@@ -5,7 +5,8 @@ positive. A conjunction is its conjuncts in order; for each sum at most one comp
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import reduce
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
@@ -20,18 +21,16 @@ from tinygrad.graph.symbolic.linear import (
     linear_terms,
     sort_key,
     truth,
-    within_a_multiple,
 )
 from tinygrad.graph.symbolic.rules import (
     CHOICES,
-    CONJUNCTIONS,
-    DISJUNCTIONS,
+    JUNCTIONS,
     LESS,
     NEGATIONS,
     OTHERS,
     UNEQUAL,
-    ConditionsRule,
     rule,
+    simpler,
 )
 from tinygrad.graph.uop import UOp
 
@@ -40,18 +39,12 @@ from tinygrad.graph.uop import UOp
 
 def less_than_zero(s: Linear) -> UOp:
     """`s < 0`."""
-    for simplify in LESS:
-        if (result := simplify(s)) is not None:
-            return result
-    return _comparison(Ops.CMPLT, s)
+    return simpler(LESS, s) or _comparison(Ops.CMPLT, s)
 
 
 def not_zero(s: Linear) -> UOp:
     """`s != 0`."""
-    for simplify in UNEQUAL:
-        if (result := simplify(s)) is not None:
-            return result
-    return _comparison(Ops.CMPNE, s)
+    return simpler(UNEQUAL, s) or _comparison(Ops.CMPNE, s)
 
 
 def _comparison(op: Ops, s: Linear) -> UOp:
@@ -84,12 +77,8 @@ def _divided_less(s: Linear) -> UOp | None:
 @rule(LESS, "less without a small part")
 def _coarse_less(s: Linear) -> UOp | None:
     """g*y + r < 0 -> y + q < 0 where q*g <= r < q*g + g"""
-    for g in sorted({abs(c) for c in s.terms.values()} - {1}, reverse=True):
-        multiples, rest = s.split(g)
-        below = within_a_multiple(rest, g)
-        if below is not None:
-            return less_than_zero(multiples.divided(g).plus(Linear({}, below)))
-    return None
+    found = s.coarse(sorted({abs(c) for c in s.terms.values()} - {1}, reverse=True))
+    return None if found is None else less_than_zero(found[1])
 
 
 @rule(LESS, "less of a quotient")
@@ -101,8 +90,8 @@ def _less_of_quotient(s: Linear) -> UOp | None:
     atom, sign = found
     x, n = linear_terms(atom.src[0]), atom.src[1].arg
     if sign > 0:
-        return less_than_zero(x.plus(Linear({}, s.constant * n)))
-    return less_than_zero(Linear({}, (s.constant + 1) * n - 1).plus(x, -1))
+        return less_than_zero(x.shifted(s.constant * n))
+    return less_than_zero(x.times(-1).shifted((s.constant + 1) * n - 1))
 
 
 @rule(UNEQUAL, "unequal decided by bounds")
@@ -143,87 +132,67 @@ def conjuncts(condition: UOp) -> list[UOp]:
 
 def all_of(conditions: Iterable[UOp]) -> UOp:
     """The conjunction of conditions, true if there are none."""
-    return _joined(Ops.AND, CONJUNCTIONS, conditions, TRUE)
+    return _joined(Ops.AND, conditions)
 
 
 def any_of(conditions: Iterable[UOp]) -> UOp:
     """The disjunction of conditions, false if there are none."""
-    return _joined(Ops.OR, DISJUNCTIONS, conditions, FALSE)
+    return _joined(Ops.OR, conditions)
 
 
-def _joined(op: Ops, table: list[ConditionsRule], conditions: Iterable[UOp], neutral: UOp) -> UOp:
+def _joined(op: Ops, conditions: Iterable[UOp]) -> UOp:
     parts = _flattened(op, conditions)
-    for simplify in table:
+    for simplify in JUNCTIONS:
         if len(parts) > 1:
-            simpler = simplify(parts)
-            parts = parts if simpler is None else simpler
-    if not parts:
-        return neutral
+            fewer = simplify(op, parts)
+            parts = parts if fewer is None else fewer
     parts.sort(key=sort_key)
-    result = parts[0]
-    for part in parts[1:]:
-        result = UOp.new(op, dtypes.bool, (result, part))
-    return result
+    return reduce(lambda a, b: UOp.new(op, dtypes.bool, (a, b)), parts) if parts else truth(op is Ops.AND)
 
 
 def negated(condition: UOp) -> UOp:
     """`not condition`."""
-    for simplify in NEGATIONS:
-        if (result := simplify(condition)) is not None:
-            return result
-    return UOp.new(Ops.CMPNE, dtypes.bool, (condition, TRUE))
+    return simpler(NEGATIONS, condition) or UOp.new(Ops.CMPNE, dtypes.bool, (condition, TRUE))
 
 
 def is_negation(node: UOp) -> bool:
     return node.op is Ops.CMPNE and node.src[1] is TRUE
 
 
-@rule(CONJUNCTIONS, "and with a constant")
-def _and_constant(parts: list[UOp]) -> list[UOp] | None:
-    return [FALSE] if FALSE in parts else [p for p in parts if p is not TRUE]
+@rule(JUNCTIONS, "joined with a constant")
+def _with_constant(op: Ops, parts: list[UOp]) -> list[UOp] | None:
+    """x and false -> false; x or true -> true; else it goes"""
+    decisive = truth(op is Ops.OR)
+    return [decisive] if decisive in parts else [p for p in parts if p.op is not Ops.CONST]
 
 
-@rule(CONJUNCTIONS, "and with the negation")
-def _and_negation(parts: list[UOp]) -> list[UOp] | None:
-    """x and not x -> false"""
+@rule(JUNCTIONS, "joined with the negation")
+def _with_negation(op: Ops, parts: list[UOp]) -> list[UOp] | None:
+    """x and not x -> false; x or not x -> true"""
     present = set(parts)
-    return [FALSE] if any(is_negation(p) and p.src[0] in present for p in parts) else None
+    return [truth(op is Ops.OR)] if any(is_negation(p) and p.src[0] in present for p in parts) else None
 
 
-@rule(CONJUNCTIONS, "and keeps the tighter of two comparisons")
-def _and_tighter(parts: list[UOp]) -> list[UOp] | None:
-    """y + a < 0 and y + b < 0 -> y + max(a, b) < 0"""
-    return _one_of_each_form(parts, max)
+@rule(JUNCTIONS, "comparisons of one sum joined")
+def _one_of_each_form(op: Ops, parts: list[UOp]) -> list[UOp] | None:
+    """y + a < 0 and y + b < 0 -> y + max(a, b) < 0, the tighter; with or, y + min(a, b) < 0, the looser"""
+    best = max if op is Ops.AND else min
+    dropped: set[UOp] = set()
+    for comparisons in _forms(parts).values():
+        kept = best(c for c, _ in comparisons)
+        dropped.update(part for c, part in comparisons if c != kept)
+    return [p for p in parts if p not in dropped] if dropped else None
 
 
-@rule(CONJUNCTIONS, "and of disjoint comparisons")
-def _and_disjoint(parts: list[UOp]) -> list[UOp] | None:
-    """y + a < 0 and -y + b < 0 -> false where a + b >= -1"""
-    return [FALSE] if any(a + b >= -1 for a, b in _opposite_constants(parts)) else None
-
-
-@rule(DISJUNCTIONS, "or with a constant")
-def _or_constant(parts: list[UOp]) -> list[UOp] | None:
-    return [TRUE] if TRUE in parts else [p for p in parts if p is not FALSE]
-
-
-@rule(DISJUNCTIONS, "or with the negation")
-def _or_negation(parts: list[UOp]) -> list[UOp] | None:
-    """x or not x -> true"""
-    present = set(parts)
-    return [TRUE] if any(is_negation(p) and p.src[0] in present for p in parts) else None
-
-
-@rule(DISJUNCTIONS, "or keeps the looser of two comparisons")
-def _or_looser(parts: list[UOp]) -> list[UOp] | None:
-    """y + a < 0 or y + b < 0 -> y + min(a, b) < 0"""
-    return _one_of_each_form(parts, min)
-
-
-@rule(DISJUNCTIONS, "or of comparisons that cover all")
-def _or_covering(parts: list[UOp]) -> list[UOp] | None:
-    """y + a < 0 or -y + b < 0 -> true where a + b < 0"""
-    return [TRUE] if any(a + b < 0 for a, b in _opposite_constants(parts)) else None
+@rule(JUNCTIONS, "opposite comparisons joined")
+def _opposite(op: Ops, parts: list[UOp]) -> list[UOp] | None:
+    """y + a < 0 and -y + b < 0 -> false where a + b >= -1; y + a < 0 or -y + b < 0 -> true where a + b < 0"""
+    forms = _forms(parts)
+    for form, comparisons in forms.items():
+        opposite = forms.get(frozenset((atom, -c) for atom, c in form), [])
+        if any(a + b >= -1 if op is Ops.AND else a + b < 0 for a, _ in comparisons for b, _ in opposite):
+            return [truth(op is Ops.OR)]
+    return None
 
 
 Form = frozenset[tuple[UOp, int]]
@@ -237,24 +206,6 @@ def _forms(parts: list[UOp]) -> dict[Form, list[tuple[int, UOp]]]:
             s = difference(*part.src)
             found.setdefault(frozenset(s.terms.items()), []).append((s.constant, part))
     return found
-
-
-def _one_of_each_form(parts: list[UOp], best: Callable[..., int]) -> list[UOp] | None:
-    dropped: set[UOp] = set()
-    for comparisons in _forms(parts).values():
-        kept = best(c for c, _ in comparisons)
-        dropped.update(part for c, part in comparisons if c != kept)
-    return [p for p in parts if p not in dropped] if dropped else None
-
-
-def _opposite_constants(parts: list[UOp]) -> list[tuple[int, int]]:
-    """(a, b) for every y + a < 0 and -y + b < 0 among conditions."""
-    forms = _forms(parts)
-    pairs: list[tuple[int, int]] = []
-    for form, comparisons in forms.items():
-        opposite = forms.get(frozenset((atom, -c) for atom, c in form), [])
-        pairs.extend((a, b) for a, _ in comparisons for b, _ in opposite)
-    return pairs
 
 
 @rule(NEGATIONS, "not of a constant")
@@ -272,7 +223,7 @@ def _not_less(x: UOp) -> UOp | None:
     """not y < 0 -> -y - 1 < 0"""
     if not is_index_less(x):
         return None
-    return less_than_zero(Linear({}, -1).plus(difference(*x.src), -1))
+    return less_than_zero(difference(*x.src[::-1]).shifted(-1))
 
 
 @rule(CHOICES, "choice by a constant or between equals")
@@ -316,10 +267,7 @@ def _ordered_minimum(condition: UOp, a: UOp, b: UOp) -> UOp | None:
 
 def choose(condition: UOp, a: UOp, b: UOp) -> UOp:
     """`a` where the condition holds, else `b`; both index or both bool."""
-    for simplify in CHOICES:
-        if (result := simplify(condition, a, b)) is not None:
-            return result
-    return UOp.new(Ops.WHERE, a.dtype, (condition, a, b))
+    return simpler(CHOICES, condition, a, b) or UOp.new(Ops.WHERE, a.dtype, (condition, a, b))
 
 
 @rule(OTHERS, "unequal bools")

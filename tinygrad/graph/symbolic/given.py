@@ -6,7 +6,6 @@ image lie within its sides, so that divisions by these vanish.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from tinygrad.dtype import dtypes
@@ -16,13 +15,8 @@ from tinygrad.graph.symbolic.conditions import Form, conjuncts, is_negation
 from tinygrad.graph.symbolic.linear import Linear, difference, from_terms, linear_terms, sort_key, truth
 from tinygrad.graph.uop import UOp
 
-
-@dataclass(frozen=True)
-class _Fact:
-    """`variable` stands for the sum `form`, which a condition keeps within the variable's bounds."""
-
-    form: Linear
-    variable: UOp
+LimitedSums = Mapping[UOp, Linear]
+"""Variables, each of which stands for a sum that a condition keeps within the variable's bounds."""
 
 
 def simplify_given(expression: UOp, condition: UOp) -> UOp:
@@ -47,7 +41,7 @@ def simplify_given(expression: UOp, condition: UOp) -> UOp:
     if facts is None:
         return expression
     result = _rebuilt(expression, facts, known)
-    return result.substitute({f.variable: from_terms(f.form.terms, 0) for f in facts})
+    return result.substitute({variable: from_terms(form.terms, 0) for variable, form in facts.items()})
 
 
 def _note_limits(conjunct: UOp, limits: dict[Form, list[int]]) -> bool:
@@ -72,31 +66,31 @@ def _note_limits(conjunct: UOp, limits: dict[Form, list[int]]) -> bool:
     return True
 
 
-def _facts(limits: Mapping[Form, list[int]]) -> list[_Fact] | None:
+def _facts(limits: Mapping[Form, list[int]]) -> LimitedSums | None:
     """The sums that are limited, those of most atoms first; None if the limits contradict each other."""
     single = {atom: bounds for form, bounds in limits.items() for atom, _ in form if len(form) == 1}
-    facts: list[_Fact] = []
+    facts: dict[UOp, Linear] = {}
     for form, (low, high) in sorted(limits.items(), key=lambda item: -len(item[0])):
         ends = [sorted(c * end for end in single.get(atom, atom.bounds)) for atom, c in form]
         low = max(low, sum(lowest for lowest, _ in ends))
         high = min(high, sum(highest for _, highest in ends))
         if low > high:
             return None
-        facts.append(_Fact(Linear(dict(form), 0), UOp.variable(f"<fact {len(facts)}>", low, high)))
+        facts[UOp.variable(f"<fact {len(facts)}>", low, high)] = Linear(dict(form), 0)
     return facts
 
 
-def _rebuilt(root: UOp, facts: list[_Fact], known: Mapping[UOp, UOp]) -> UOp:
+def _rebuilt(root: UOp, facts: LimitedSums, known: Mapping[UOp, UOp]) -> UOp:
     """`root` with the facts' variables in place of their sums and `known` conditions replaced."""
     done: dict[UOp, UOp] = dict(known)
 
     def top_down(node: UOp) -> UOp | None:
         if node.dtype is dtypes.index:
             s = replaced = linear_terms(node)
-            for fact in facts:
-                m = _times_contained(fact.form, replaced)
+            for variable, form in facts.items():
+                m = _times_contained(form, replaced)
                 if m:
-                    replaced = replaced.plus(fact.form, -m).plus(Linear({fact.variable: m}, 0))
+                    replaced = replaced.plus(form, -m).plus(Linear({variable: m}, 0))
             if replaced is not s or node not in s.terms:
                 total = Linear({}, replaced.constant)
                 for atom, coefficient in replaced.terms.items():

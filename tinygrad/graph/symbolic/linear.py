@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 from typing import Final, NamedTuple
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
@@ -38,18 +41,6 @@ def truth(value: bool) -> UOp:
 SortKey = tuple[int, int, str]
 
 
-def sort_key(node: UOp) -> SortKey:
-    """Where `node` stands in order: ranges by identity, variables by name, the rest by structure, whatever
-    memory it is in: the same in every process and at every step."""
-    key: SortKey | None = node.__dict__.get("_sort_key")
-    if key is None:
-        for part in node.toposort(stop=lambda n: "_sort_key" in n.__dict__):
-            if "_sort_key" not in part.__dict__:
-                part.__dict__["_sort_key"] = _sort_key_here(part)
-        key = node.__dict__["_sort_key"]
-    return key
-
-
 _NAMES_NO_STRUCTURE = (Ops.BUFFER, Ops.DETACH, Ops.CUSTOM_GRADIENT)
 """What has an argument that another process, or the next step, has another one for."""
 
@@ -62,6 +53,11 @@ def _sort_key_here(node: UOp) -> SortKey:
         return (0, node.arg[0], f"{node.arg[1].name} {sources}")
     text = repr((node.op.name, node.dtype, None if node.op in _NAMES_NO_STRUCTURE else node.arg, sources))
     return (2, 0, node.op.name + hashlib.blake2b(text.encode(), digest_size=12).hexdigest())
+
+
+sort_key: Final = Synthesized(_sort_key_here, "_sort_key").of
+"""Where a node stands in order: ranges by identity, variables by name, the rest by structure, whatever memory
+it is in: the same in every process and at every step."""
 
 
 # --- sums ---------------------------------------------------------------------------------------------------
@@ -84,6 +80,10 @@ class Linear(NamedTuple):
                 terms.pop(atom, None)
         return Linear(terms, self.constant + factor * other.constant)
 
+    def shifted(self, number: int) -> Linear:
+        """This sum and a number."""
+        return Linear(self.terms, self.constant + number)
+
     def times(self, factor: int) -> Linear:
         if factor == 0:
             return Linear({}, 0)
@@ -97,12 +97,17 @@ class Linear(NamedTuple):
         """The greatest common divisor of the coefficients, 0 if there are none."""
         return math.gcd(*self.terms.values())
 
-    def split(self, factor: int) -> tuple[Linear, Linear]:
-        """(multiples of `factor`, the rest); of the constant, the rest has `constant % factor`."""
-        multiples = {a: c for a, c in self.terms.items() if c % factor == 0}
-        rest = {a: c for a, c in self.terms.items() if c % factor}
-        below = self.constant % factor
-        return Linear(multiples, self.constant - below), Linear(rest, below)
+    def coarse(self, factors: Iterable[int]) -> tuple[int, Linear, Linear] | None:
+        """(g, y + q, r - q*g) where this is g*y + r, for the first g of `factors` with q*g <= r < q*g + g."""
+        for g in factors:
+            below = self.constant % g
+            rest = Linear({a: c for a, c in self.terms.items() if c % g}, below)
+            q = within_a_multiple(rest, g)
+            if q is not None:
+                multiples = Linear({a: c // g for a, c in self.terms.items() if c % g == 0},
+                                   (self.constant - below) // g)
+                return g, multiples.shifted(q), rest.shifted(-q * g)
+        return None
 
     @property
     def bounds(self) -> Bounds:
@@ -168,13 +173,11 @@ def is_index_less(node: UOp) -> bool:
 
 def is_multiple(node: UOp, n: int) -> bool:
     """True if the index is a multiple of `n` whatever its ranges are, as far as its form shows."""
+    if node.op is Ops.WHERE:
+        return all(is_multiple(value, n) for value in node.src[1:])
     s = linear_terms(node)
-    return s.constant % n == 0 and all(c % n == 0 or _choice_is_multiple(atom, n // math.gcd(c, n))
-                                       for atom, c in s.terms.items())
-
-
-def _choice_is_multiple(node: UOp, n: int) -> bool:
-    return node.op is Ops.WHERE and all(is_multiple(value, n) for value in node.src[1:])
+    return s.constant % n == 0 and all(c % n == 0 or (a is not node and is_multiple(a, n // math.gcd(c, n)))
+                                       for a, c in s.terms.items())
 
 
 def within_a_multiple(s: Linear, n: int) -> int | None:
@@ -206,29 +209,26 @@ def limits(dtype: DType) -> Bounds:
     return int(dtype.min), int(dtype.max)
 
 
-def _range_bounds(node: UOp) -> Bounds:
-    return 0, max(node.src[0].bounds[1] - 1, 0)
+def _counted_bounds(extent: int) -> Bounds:
+    return 0, max(extent - 1, 0)
 
 
-def _special_bounds(node: UOp) -> Bounds:
-    return 0, max(node.arg[1] - 1, 0)
+def _corners(operation: Callable[..., int]) -> Callable[[UOp], Bounds]:
+    """The bounds of what rises or falls with each source alone: it is least and greatest at their ends."""
+
+    def bounds(node: UOp) -> Bounds:
+        values = [int(operation(*ends)) for ends in product(*[s.bounds for s in node.src])]
+        return min(values), max(values)
+
+    return bounds
 
 
-def _sum_bounds(node: UOp) -> Bounds:
-    return linear_terms(node).bounds
-
-
-def _product_bounds(node: UOp) -> Bounds:
-    corners = [a * b for a in node.src[0].bounds for b in node.src[1].bounds]
-    return min(corners), max(corners)
+_quotient_corners = _corners(operator.floordiv)
 
 
 def _quotient_bounds(node: UOp) -> Bounds:
     low, high = node.src[1].bounds
-    if low <= 0 <= high:
-        return UNKNOWN
-    corners = [a // b for a in node.src[0].bounds for b in (low, high)]
-    return min(corners), max(corners)
+    return UNKNOWN if low <= 0 <= high else _quotient_corners(node)
 
 
 def _remainder_bounds(node: UOp) -> Bounds:
@@ -239,11 +239,6 @@ def _remainder_bounds(node: UOp) -> Bounds:
     if low == high and lowest // low == highest // low:
         return lowest % low, highest % low
     return 0, min(high - 1, highest) if lowest >= 0 else high - 1
-
-
-def _maximum_bounds(node: UOp) -> Bounds:
-    (a, b), (c, d) = node.src[0].bounds, node.src[1].bounds
-    return max(a, c), max(b, d)
 
 
 def _choice_bounds(node: UOp) -> Bounds:
@@ -269,11 +264,11 @@ def _cast_bounds(node: UOp) -> Bounds:
     return (low, high) if lowest <= low and high <= highest else (lowest, highest)
 
 
+_less_corners = _corners(operator.lt)
+
+
 def _less_bounds(node: UOp) -> Bounds:
-    if node.src[0].dtype.is_float:
-        return 0, 1
-    (a_low, a_high), (b_low, b_high) = node.src[0].bounds, node.src[1].bounds
-    return int(a_high < b_low), int(a_low < b_high)
+    return (0, 1) if node.src[0].dtype.is_float else _less_corners(node)
 
 
 def _unequal_bounds(node: UOp) -> Bounds:
@@ -283,27 +278,17 @@ def _unequal_bounds(node: UOp) -> Bounds:
     return int(a_high < b_low or b_high < a_low), int(not a_low == a_high == b_low == b_high)
 
 
-def _and_bounds(node: UOp) -> Bounds:
-    (a_low, a_high), (b_low, b_high) = node.src[0].bounds, node.src[1].bounds
-    return a_low & b_low, a_high & b_high
-
-
-def _or_bounds(node: UOp) -> Bounds:
-    (a_low, a_high), (b_low, b_high) = node.src[0].bounds, node.src[1].bounds
-    return a_low | b_low, a_high | b_high
-
-
 _INDEX_BOUNDS: dict[Ops, Callable[[UOp], Bounds]] = {
     Ops.VARIABLE: lambda n: (n.arg[1], n.arg[2]),
-    Ops.RANGE: _range_bounds,
-    Ops.SPECIAL: _special_bounds,
-    Ops.ADD: _sum_bounds,
-    Ops.SUB: lambda n: (n.src[0].bounds[0] - n.src[1].bounds[1], n.src[0].bounds[1] - n.src[1].bounds[0]),
-    Ops.NEG: lambda n: (-n.src[0].bounds[1], -n.src[0].bounds[0]),
-    Ops.MUL: _product_bounds,
+    Ops.RANGE: lambda n: _counted_bounds(n.extent),
+    Ops.SPECIAL: lambda n: _counted_bounds(n.arg[1]),
+    Ops.ADD: lambda n: linear_terms(n).bounds,
+    Ops.SUB: _corners(operator.sub),
+    Ops.NEG: _corners(operator.neg),
+    Ops.MUL: _corners(operator.mul),
     Ops.IDIV: _quotient_bounds,
     Ops.MOD: _remainder_bounds,
-    Ops.MAX: _maximum_bounds,
+    Ops.MAX: _corners(max),
     Ops.WHERE: _choice_bounds,
     Ops.CAST: _cast_bounds,
 }
@@ -311,6 +296,6 @@ _BOOL_BOUNDS: dict[Ops, Callable[[UOp], Bounds]] = {
     Ops.CMPLT: _less_bounds,
     Ops.CMPNE: _unequal_bounds,
     Ops.XOR: _unequal_bounds,
-    Ops.AND: _and_bounds,
-    Ops.OR: _or_bounds,
+    Ops.AND: _corners(operator.and_),
+    Ops.OR: _corners(operator.or_),
 }

@@ -6,16 +6,17 @@ test/graph/test_rules.py.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic.linear import Linear
 from tinygrad.graph.uop import UOp
 
 SumRule = Callable[[Linear], Linear | None]
 DivisionRule = Callable[[Linear, int], UOp | None]
 ComparisonRule = Callable[[Linear], UOp | None]
-ConditionsRule = Callable[[list[UOp]], list[UOp] | None]
+ConditionsRule = Callable[[Ops, list[UOp]], list[UOp] | None]
 NodesRule = Callable[..., UOp | None]
 AnyRule = TypeVar("AnyRule", bound=Callable[..., Any])
 
@@ -29,10 +30,8 @@ LESS: Final[list[ComparisonRule]] = []
 """`sum < 0` with smaller coefficients or fewer terms."""
 UNEQUAL: Final[list[ComparisonRule]] = []
 """`sum != 0` with smaller coefficients."""
-CONJUNCTIONS: Final[list[ConditionsRule]] = []
-"""Conditions that hold together: fewer of them, with the same conjunction."""
-DISJUNCTIONS: Final[list[ConditionsRule]] = []
-"""Conditions of which one holds: fewer of them, with the same disjunction."""
+JUNCTIONS: Final[list[ConditionsRule]] = []
+"""Conditions that hold together (AND), or of which one holds (OR): fewer of them, joined to the same."""
 NEGATIONS: Final[list[NodesRule]] = []
 """`not x` without the negation."""
 CHOICES: Final[list[NodesRule]] = []
@@ -57,3 +56,11 @@ def rule(table: list[AnyRule], name: str) -> Callable[[AnyRule], AnyRule]:
         return function
 
     return register
+
+
+def simpler(table: Sequence[Callable[..., UOp | None]], *arguments: Any) -> UOp | None:
+    """What the first rule of a table that does not decline makes of its arguments; None where all do."""
+    for simplify in table:
+        if (result := simplify(*arguments)) is not None:
+            return result
+    return None
