@@ -393,18 +393,17 @@ class Recorder(Observer):
             self.all_at_once.append(found)
         return found
 
-    def ran_at_once(self, observed: Any, began: float, times: Iterable[float], memory: Iterable[Any]) -> None:
+    def ran_at_once(self, observed: Any, began: float, times: Sequence[float], memory: Iterable[Any]) -> None:
         track = self.local.track
         if track < 0:
             track = self.host_track()
-        for change, buffer in zip(observed.memory, memory, strict=False):  # as many; to be asked takes time
-            buffer.recorded = change
+        changes = observed.memory
+        for i, buffer in enumerate(memory):
+            buffer.recorded = changes[i]
         if times:
-            known, moments = self.log.known, iter(times)
-            start = next(moments)
-            for site, end in zip(observed.kernels, moments, strict=False):
-                known += observed.track, site, start, end
-                start = end
+            known, sites = self.log.known, observed.kernels
+            for i, end in enumerate(times[1:]):
+                known += observed.track, sites[i], times[i], end
         runs = self.runs_at_once
         runs += track, observed.number, began, clock()
         if len(runs) > 4 * MOST_RUNS:
