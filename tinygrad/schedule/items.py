@@ -6,7 +6,7 @@ hold it. Kernels of equal structure have the very same `ast` object, whatever bu
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -240,15 +240,17 @@ class _ScheduleWriter:
         def is_read(node: UOp) -> bool:
             return node in self.fusion.stored and node not in kernel.outputs and node not in kernel.own
 
-        def add(value: UOp) -> None:
-            for node in value.toposort(stop=lambda n: is_read(n) or n.op is Ops.ASSIGN):
-                found[node] = None
-                if node.op is Ops.ASSIGN and not is_read(node):
-                    add(node.src[1])
-
         for output in kernel.outputs:
-            add(output.src[-1] if output.op in (Ops.ASSIGN, Ops.CONTIGUOUS, Ops.COPY) else output)
+            value = output.src[-1] if output.op in (Ops.ASSIGN, Ops.CONTIGUOUS, Ops.COPY) else output
+            self.add_inside(value, is_read, found)
         return [node for node in found if not is_read(node)]
+
+    def add_inside(self, value: UOp, is_read: Callable[[UOp], bool], found: dict[UOp, None]) -> None:
+        """Add the nodes of a value down to those that are read, those of ASSIGNs that the kernel stores too."""
+        for node in value.toposort(stop=lambda n: is_read(n) or n.op is Ops.ASSIGN):
+            found[node] = None
+            if node.op is Ops.ASSIGN and not is_read(node):
+                self.add_inside(node.src[1], is_read, found)
 
     def storage(self, node: UOp) -> UOp:
         """The view that holds a stored node."""
