@@ -246,7 +246,7 @@ class _ScheduleWriter:
         return [node for node in found if not is_read(node)]
 
     def add_inside(self, value: UOp, is_read: Callable[[UOp], bool], found: dict[UOp, None]) -> None:
-        """Add the nodes of a value down to those that are read, those of ASSIGNs that the kernel stores too."""
+        """Add the nodes of a value down to those that are read, and those of ASSIGNs that it stores."""
         for node in value.toposort(stop=lambda n: is_read(n) or n.op is Ops.ASSIGN):
             found[node] = None
             if node.op is Ops.ASSIGN and not is_read(node):
