@@ -27,7 +27,7 @@ def memory_of(node: UOp) -> UOp | None:
 def over_memory(node: UOp, held: Mapping[UOp, UOp] = MappingProxyType({})) -> UOp | None:
     """`node` as a view of memory: of that which holds it, or what it is a view of (`held` says so beside what
     nodes know), or into which it is written. None for what has memory of its own."""
-    view = node if node.op is Ops.BUFFER else node.realized_view or held.get(node)
+    view = node if node.op is Ops.BUFFER else held.get(node) or node.realized_view
     if view is not None:
         return view
     if node.op is Ops.ASSIGN:

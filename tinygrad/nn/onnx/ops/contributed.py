@@ -27,7 +27,7 @@ from tinygrad.nn.onnx.ops.quantization import (
 from tinygrad.nn.onnx.ops.recurrent import Product, RecurrentAttributes, lstm
 from tinygrad.nn.onnx.ops.shapes import Range as _range
 from tinygrad.nn.onnx.ops.signal import fourier
-from tinygrad.nn.onnx.ops.vision import GridSample_20
+from tinygrad.nn.onnx.ops.vision import GridSample_16
 from tinygrad.nn.onnx.registry import CONTRIBUTED, OPERATORS, op, ops, with_attributes_of
 from tinygrad.nn.onnx.values import Array, Items, Value
 from tinygrad.tensor import Tensor
@@ -48,7 +48,7 @@ def _expanded(X: Tensor, axis: int) -> Tensor:
     return X.unsqueeze(axis)
 
 
-ops(CONTRIBUTED, Unique=_distinct, ExpandDims=_expanded, GridSample=GridSample_20,
+ops(CONTRIBUTED, Unique=_distinct, ExpandDims=_expanded, GridSample=GridSample_16,
     **{name: OPERATORS["", name][-1].function
        for name in ("DequantizeLinear", "GatherND", "Pad", "QuantizeLinear", "Trilu")})
 

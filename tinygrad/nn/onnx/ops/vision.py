@@ -54,7 +54,10 @@ def GridSample_20(X: Tensor, grid: Tensor, *, mode: str = "linear", padding_mode
     return items_at(X, [p.round() for p in places]) if mode == "nearest" else sample(X, places)
 
 
-ops(GridSample_16=GridSample_20)
+@op
+def GridSample_16(X: Tensor, grid: Tensor, *, mode: str = "bilinear", padding_mode: str = "zeros",
+                  align_corners: int = 0) -> Tensor:
+    return GridSample_20(X, grid, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
 
 
 # --- regions of interest ------------------------------------------------------------------------------------
