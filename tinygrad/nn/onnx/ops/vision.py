@@ -12,7 +12,7 @@ import numpy as np
 from tinygrad.dtype import dtypes
 from tinygrad.functional.pooling import cubic_weights
 from tinygrad.nn.onnx.ops.convolution import items_at, sample, weighted_items
-from tinygrad.nn.onnx.registry import CONTRIBUTED, Ints, op, ops, with_attributes_of
+from tinygrad.nn.onnx.registry import CONTRIBUTED, Ints, op, with_attributes_of
 from tinygrad.nn.onnx.values import Array
 from tinygrad.tensor import Tensor
 
