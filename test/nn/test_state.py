@@ -195,6 +195,7 @@ def entry(dtype: Any, shape: Any, *offsets: Any) -> dict[str, Any]:
     ({"x": entry("F32", [2], 0, 4)}, bytes(4), None, "takes 8 bytes, its data_offsets span 4"),
     ({"x": entry("F32", [2**40, 2**40], 0, 4)}, bytes(4), None, "data_offsets span 4"),
     ({"x": entry("U8", [3], 0, 3), "y": entry("U8", [3], 2, 5)}, bytes(5), None, "'x' and 'y' overlap"),
+    ({"x": entry("U8", [4], 0, 4), "y": entry("U8", [0], 2, 2)}, bytes(4), None, "'x' and 'y' overlap"),
 ])
 def test_damaged_safetensors_are_refused(tmp_path: Path, header: Any, payload: bytes, length: int | None,
                                          text: str) -> None:

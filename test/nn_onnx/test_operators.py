@@ -46,6 +46,15 @@ def test_sizes_by_scales_are_those_of_float32(n: int, scale: float, items: int) 
     assert alike(nodes, RNG.standard_normal((1, 1, n)).astype(np.float32)).shape == (1, 1, items)
 
 
+@pytest.mark.parametrize("step", [-1, -2, 1, 3])
+@pytest.mark.parametrize("start", [-9, -5, -4, 0, 3, 4, 9])
+def test_slices_that_begin_and_end_anywhere(start: int, step: int) -> None:
+    for end in (-9, -5, -4, -1, 0, 2, 4, 9):
+        alike(f"s = Constant<value_ints = [{start}]>() e = Constant<value_ints = [{end}]>() "
+              f"a = Constant<value_ints = [0]>() t = Constant<value_ints = [{step}]>() "
+              "y = Slice(x, s, e, a, t)", np.arange(4, dtype=np.float32))
+
+
 @pytest.mark.parametrize("mode", ["round_prefer_floor", "floor", "ceil"])
 @pytest.mark.parametrize("places", ["asymmetric", "half_pixel", "pytorch_half_pixel"])
 def test_nearest_items_are_those_of_places_in_float32(places: str, mode: str) -> None:

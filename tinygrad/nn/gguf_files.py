@@ -218,15 +218,14 @@ def _check_apart(reader: GGUFReader, entries: Sequence[Entry]) -> None:
         if entry.name in seen:
             raise reader.fail(f"the tensor {entry.name!r} comes twice")
         seen.add(entry.name)
-    overlap = first_overlap([(e.start, e.end, e.name) for e in entries])
+    overlap = first_overlap([(e.start, e.end, e.name) for e in entries if e.end > e.start])
     if overlap:
         raise reader.fail(overlap)
 
 
 def first_overlap(places: Iterable[tuple[int, int, str]]) -> str:
     """Which two tensors (where each begins and ends, its name) share bytes of a file, as text."""
-    ordered = sorted(place for place in places if place[1] > place[0])
-    for (_, end, one), (start, _, other) in itertools.pairwise(ordered):
+    for (_, end, one), (start, _, other) in itertools.pairwise(sorted(places)):
         if start < end:
             return f"tensors {one!r} and {other!r} overlap at byte {start}"
     return ""

@@ -412,7 +412,7 @@ class _Writer(CWriter):
 
 
 _Writer.statements = {
-    **CWriter.statements,
+    **{op: CWriter.statements[op] for op in (Ops.PARAM, Ops.VARIABLE, Ops.CONST, Ops.BARRIER, Ops.INDEX)},
     **dict.fromkeys((Ops.SCRATCH, Ops.SHARED), _Writer.array),
     **dict.fromkeys(Family.ELEMENTWISE - Family.ELEMENTARY, _Writer.compute),
     Ops.REGISTER: _Writer.register,

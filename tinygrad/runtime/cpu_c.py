@@ -14,7 +14,7 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 
 from tinygrad.helpers import getenv, numbered
@@ -29,6 +29,13 @@ FLAGS = ("-x", "c", "-std=gnu11", "-O2", "-w", "-shared", "-fPIC",
          "-fwrapv", "-flax-vector-conversions",
          # the plan says what runs in lanes; gcc 12's vectorizer breaks down on some of the other loops
          "-fno-tree-vectorize")
+
+
+@cache
+def version_of(compiler: str) -> str:
+    """What the compiler at a path says of itself."""
+    words = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    return words.partition("\n")[0]
 
 
 @dataclass(frozen=True)
@@ -59,11 +66,10 @@ class HostCompiler:
         raise RuntimeError(f"{self.user} needs a {self.language} compiler, and {missing} there: "
                            f"{self.otherwise}")
 
-    @cached_property
+    @property
     def version(self) -> str:
         """What the compiler says of itself."""
-        words = subprocess.run([self.path, "--version"], capture_output=True, text=True, check=False).stdout
-        return words.partition("\n")[0]
+        return version_of(self.path)
 
     def compile(self, source: str, path: Path, flags: Sequence[str], libraries: Sequence[str] = (),
                 shown: str = "") -> None:

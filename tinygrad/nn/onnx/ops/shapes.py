@@ -166,8 +166,9 @@ def _slice(data: Tensor, starts: Ints, ends: Ints, axes: Ints | None = None,
     index = [slice(None)] * data.ndim
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
         axis, step = i if axes is None else axes[i], 1 if steps is None else steps[i]
-        # an end before the first item, which Python would count from the back
+        # backwards, what lies before the first item: a start is the first, and an end takes that along
         stop = None if step < 0 and end < -data.shape[axis] else end
+        start = max(start, -data.shape[axis]) if step < 0 else start
         if is_symbolic((data.shape[axis],)):
             start, stop = _within(start, data.shape[axis]), _within(end, data.shape[axis])
         index[axis] = slice(start, stop, step)
