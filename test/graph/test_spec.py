@@ -292,3 +292,12 @@ def test_program_refuses_lanes_that_differ() -> None:
     register, wide = new(Ops.REGISTER, F, (), 0), new(Ops.CONST, F.vec(4), (), 0.0)
     with pytest.raises(SpecError, match=r"STORE\(INDEX \| REGISTER, value\)"):
         check_graph([register, wide, register.store(wide)], "program")
+
+
+def test_each_way_to_write_an_op_is_read_whole() -> None:
+    reduce, value = LOOP_NEST.by_op[Ops.REDUCE], UOp.const(1.0, dtypes.float32)
+    for sources in ((value,), (value, value)):
+        assert reduce.allows(UOp.new(Ops.REDUCE, dtypes.float32, sources, Ops.ADD))
+    lanes = UOp.new(Ops.VECTORIZE, dtypes.float32.vec(4), (value,) * 4)
+    assert reduce.allows(UOp.new(Ops.REDUCE, dtypes.float32, (lanes,), Ops.ADD))
+    assert not reduce.allows(UOp.new(Ops.REDUCE, dtypes.float32, (), Ops.ADD))

@@ -237,3 +237,12 @@ def test_a_deep_graph_is_captured_and_pickled() -> None:
     for _ in range(3):
         np.testing.assert_allclose(captured(x).numpy(), [2.0, 2.0])
     np.testing.assert_allclose(pickle.loads(pickle.dumps(captured))(x).numpy(), [2.0, 2.0])
+
+
+@pytest.mark.parametrize("device", ["CPU", ("CPU:1", "CPU:2")])
+def test_results_are_views_as_deep_as_a_program_writes_them(device: str | tuple[str, ...]) -> None:
+    x = Tensor(np.arange(16.0, dtype=np.float32).reshape(4, 4))
+    y = ((x.shard(device, 0) if isinstance(device, tuple) else x) + 1).contiguous()
+    for _ in range(1501):
+        y = y.flip(1)
+    assert y.tolist() == (x + 1).flip(1).tolist()

@@ -55,6 +55,9 @@ class Synthesized(Attribute[T]):
         stack = [node]
         while stack:
             current = stack[-1]
+            if name in current.__dict__:  # it is a source of several
+                stack.pop()
+                continue
             depth = len(stack)
             for source in current.src:
                 if name not in source.__dict__:

@@ -38,7 +38,8 @@ class Production:
         self.form = form
         self.note = note
         self.holds = holds
-        sources = [_WORDS.sub(_source_pattern, way.partition("(")[2][:-1]) for way in form.split(") | ")]
+        sources = [_WORDS.sub(_source_pattern, way.partition("(")[2].removesuffix(")"))
+                   for way in form.split(") | ")]
         self.sources = re.compile("|".join(sources).replace(", ", ""))
 
     @property

@@ -293,8 +293,13 @@ class UOp(Walk, Operators, Movement, NestNode):
 
     def over(self, base: UOp) -> UOp:
         """The movement ops of this view, over another node than its `base`."""
-        return UOp.new(self.op, self.dtype, (self.src[0].over(base),), self.arg) \
-            if self.op in Family.MOVEMENT else base
+        way, node = [], self
+        while node.op in Family.MOVEMENT:
+            way.append(node)
+            node = node.src[0]
+        for movement in reversed(way):
+            base = UOp.new(movement.op, movement.dtype, (base,), movement.arg)
+        return base
 
     @property
     def is_zero(self) -> bool:

@@ -307,7 +307,8 @@ class Template:
         for at, view in self.views:
             node = structure.nodes[at]
             held = over_memory(node) if view is None else view.over(buffers)
-            assert held is not None, node
+            if held is None:
+                raise ValueError(f"{node} shares no memory")
             views[node] = held
         return Schedule([item.over(buffers, values) for item in self.items], views,
                         [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})

@@ -142,5 +142,8 @@ class DynamicSlices:
         views = {}
         for other, view in found.items():
             node = self.origin[other]
-            views[node] = (over_memory(node) if view.base in self.done else None) or view
+            held = over_memory(node) if view.base in self.done else view
+            if held is None:
+                raise ValueError(f"{node} shares no memory")
+            views[node] = held
         return views

@@ -27,10 +27,18 @@ def memory_of(node: UOp) -> UOp | None:
 def over_memory(node: UOp, held: Mapping[UOp, UOp] = MappingProxyType({})) -> UOp | None:
     """`node` as a view of memory: of that which holds it, or what it is a view of (`held` says so beside what
     nodes know), or into which it is written. None for what has memory of its own."""
-    view = node if node.op is Ops.BUFFER else held.get(node) or node.realized_view
-    if view is not None:
-        return view
-    if node.op is Ops.ASSIGN:
-        return node.src[0]
-    below = over_memory(node.src[0], held) if node.op in Family.VIEW | IGNORED_ARGUMENT else None
-    return below if below is None or node.op in IGNORED_ARGUMENT else node.replace(src=(below, *node.src[1:]))
+    way: list[UOp] = []
+    while True:
+        view = node if node.op is Ops.BUFFER else held.get(node) or node.realized_view
+        if view is None and node.op is Ops.ASSIGN:
+            view = node.src[0]
+        if view is not None:
+            break
+        if node.op not in Family.VIEW | IGNORED_ARGUMENT:
+            return None
+        way.append(node)
+        node = node.src[0]
+    for above in reversed(way):
+        if above.op not in IGNORED_ARGUMENT:
+            view = above.replace(src=(view, *above.src[1:]))
+    return view

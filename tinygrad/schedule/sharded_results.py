@@ -90,8 +90,8 @@ class ShardedResults:
             else:
                 views[node] = held[0]
         for node in self.outputs:
-            if node not in views and (view := over_memory(node, views)) is not None:
-                views[node] = view
+            if node not in views:
+                views[node] = over_memory(node, views) or node
         return views
 
 
