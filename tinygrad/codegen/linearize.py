@@ -23,7 +23,7 @@ from itertools import zip_longest
 from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
 from tinygrad.codegen.predicate import reduce_identity
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, separate_loops, values_of
+from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, row_major, separate_loops, values_of
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.passes import graph_pass
@@ -383,14 +383,11 @@ class _Linearizer:
 
     def stage_offset(self, node: UOp, number: int) -> UOp:
         """Where value number `number` of this iteration goes."""
-        offset = UOp.const(0, dtypes.index)
         closed = node.closed_ranges
         around = len(closed) - (node.arg[2] if len(node.arg) == 3 else 0)
-        for r in closed[:around]:
-            offset = offset * r.extent + r
-        offset = offset * len(values_of(node)) + number
-        for r in closed[around:]:
-            offset = offset * r.extent + r
+        places = [*closed[:around], UOp.const(number, dtypes.index), *closed[around:]]
+        extents = [r.extent for r in closed]
+        offset = row_major(places, [*extents[:around], len(values_of(node)), *extents[around:]])
         counters = {r: self.done[r] for r in closed}
         return self.add_tree((offset * node.dtype.count).substitute(counters))
 

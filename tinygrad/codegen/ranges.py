@@ -22,7 +22,7 @@ ZERO: Final = UOp.const(0, dtypes.index)
 
 def all_ranges(nest: UOp) -> list[UOp]:
     """Every RANGE of the nest, by identity."""
-    return sorted((n for n in nest.toposort() if n.op is Ops.RANGE), key=lambda r: r.identity)
+    return sorted(nest.nodes_of(Ops.RANGE), key=lambda r: r.identity)
 
 
 def is_plain(r: UOp) -> bool:

@@ -53,15 +53,16 @@ def rmsnorm(x: Tensor, axis: int | tuple[int, ...] = -1, eps: float = 1e-5) -> T
 
 
 def rotated(x: Tensor, cosines: Tensor, sines: Tensor, adjacent: bool) -> Tensor:
-    """Pairs of items of the last axis turned by angles (Su et al., 2021): as many as there are of these, each
-    of `adjacent` items or of one and the one half of them on. What is behind them stays."""
+    """`x` (..., n) with n' pairs of items of the last axis turned by n' angles (Su et al., 2021), whose
+    cosines and sines (..., n') are given. A pair is items 2i and 2i + 1 if they are `adjacent`, else i and
+    i + n'. Items from 2n' on stay."""
     half = cosines.shape[-1]
     turned, rest = x[..., :2 * half], x[..., 2 * half:]
     if adjacent:
         pairs = turned.unflatten(-1, (half, 2))
         first, second = pairs[..., 0], pairs[..., 1]
     else:
-        first, second = x[..., :half], x[..., half:2 * half]
+        first, second = turned[..., :half], turned[..., half:]
     real, imaginary = first * cosines - second * sines, second * cosines + first * sines
     both = real.stack(imaginary, dim=-1).flatten(-2) if adjacent else real.cat(imaginary, dim=-1)
     return both if 2 * half == x.shape[-1] else both.cat(rest, dim=-1)

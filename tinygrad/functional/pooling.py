@@ -44,14 +44,17 @@ class PoolGeometry(NamedTuple):
     @staticmethod
     def of(x: Tensor, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
            pads: Pads, ceil_mode: bool) -> PoolGeometry:
-        enlarged = list(pads)
-        for i, (n, k, s, d) in enumerate(zip(x.shape[x.ndim - len(kernel):], kernel, strides, dilations,
-                                             strict=True) if ceil_mode else ()):
-            (before, after), reach = pads[i], d * (k - 1) + 1
+        """Those of these sizes over the last axes of `x`."""
+        if not ceil_mode:
+            return PoolGeometry(kernel, strides, dilations, pads, list(pads))
+        enlarged = []
+        sizes = x.shape[x.ndim - len(kernel):]
+        for n, k, s, d, (before, after) in zip(sizes, kernel, strides, dilations, pads, strict=True):
+            reach = d * (k - 1) + 1
             outs = ceildiv(n + before + after - reach, s) + 1
             if (outs - 1) * s >= n + before:
                 outs -= 1  # a window must start in the input or in the padding before it
-            enlarged[i] = (before, after + max(0, (outs - 1) * s + reach - (n + before + after)))
+            enlarged.append((before, after + max(0, (outs - 1) * s + reach - (n + before + after))))
         return PoolGeometry(kernel, strides, dilations, pads, enlarged)
 
     @property
@@ -106,6 +109,8 @@ def avg_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None =
 
 
 def mean_of_windows(x: Tensor, where: PoolGeometry, count_include_pad: bool) -> Tensor:
+    """The mean of each window, (..., *outputs): over all of its items, or those in `x` or, with
+    `count_include_pad`, in the padding that was asked for."""
     kernel, strides, dilations, pads, enlarged = where
     total = where.windows(x).sum(where.inner)
     counted = pads if count_include_pad else [(0, 0)] * len(pads)
@@ -147,6 +152,8 @@ def max_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None =
 
 def largest_of_windows(x: Tensor, where: PoolGeometry,
                        return_indices: bool) -> Tensor | tuple[Tensor, Tensor]:
+    """The largest item of each window, (..., *outputs), or NaN where there is one; with `return_indices` also
+    its place among those of the last axes of `x`, as one number."""
     axes, inner = len(where.kernel), where.inner
     windows = where.windows(x, x.dtype.min)
     largest = windows.max(inner)

@@ -259,7 +259,6 @@ class _ScheduleWriter:
         device = self.fusion.stored[node].group.device or Device.DEFAULT
         return UOp.new_buffer(device, node.numel, node.dtype).reshape(node.shape)
 
-
     # --- items ----------------------------------------------------------------------------------------------
 
     def items_of(self, kernel: Kernel) -> list[ScheduleItem]:
@@ -417,7 +416,6 @@ class _KernelGraph:
         if value.op is Ops.LIVE_OUT or condition is None:
             return value
         return UOp.new(Ops.LIVE_OUT, node.dtype, (value, self.written(condition)))
-
 
 
 def _above_live_outs(order: Iterable[UOp]) -> set[UOp]:

@@ -220,7 +220,6 @@ def moves_least_whole(node: UOp, value: Shards) -> bool:
         and node.numel <= _unrepeated(node).numel * len(value.devices)
 
 
-
 def has_all(have: Sequence[Cut], cuts: Sequence[Cut]) -> bool:
     """Whether of a value that is cut one way each device has what it is to have cut another."""
     own = {cut.axis: cut.spans for cut in cuts}
@@ -232,7 +231,6 @@ def _spans_of(node: UOp, spans: Sequence[tuple[int, Span]]) -> UOp:
     for axis, span in spans:
         node = along(node, axis, span)
     return node
-
 
 
 _GATHERED_BELOW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.PAD, Ops.DETACH, Ops.CAST})

@@ -109,7 +109,6 @@ def _memory_below(node: UOp) -> UOp:
     return node
 
 
-
 def _in_memory(shard: UOp, device: str) -> UOp:
     """A node with the values of `shard` that gets memory of its own on `device`."""
     if shard.op in _STORED and shard.device == device:

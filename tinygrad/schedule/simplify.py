@@ -140,7 +140,6 @@ def _axes(node: UOp) -> int:
     return sum(n != 1 for n in node.shape)
 
 
-
 _CHANGED_BY_CONSTANTS = Family.ELEMENTWISE | Family.MOVEMENT
 """What no rule changes where no source is a constant."""
 
