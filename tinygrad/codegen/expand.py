@@ -17,6 +17,7 @@ from tinygrad.codegen.transpose import (
     in_each_lane,
     interleaved_vector,
     rows_of_tile,
+    stored_by_runs,
     strided_vector,
     tiles_of,
     transposed_vectors,
@@ -124,6 +125,8 @@ def vectorised(nest: UOp) -> UOp:
     done: dict[UOp, UOp] = {}
 
     def vector(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        if node is nest:
+            return UOp.sink(stored_by_runs(nest.src, src, done))
         lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.kind in AS_VECTORS]
         if node.op is Ops.MMA:
             return _tiles_product(node, src)

@@ -5,10 +5,14 @@ from two rows in turn, are a few whole loads and shuffles instead. If the vector
 the items beside its own (a matrix is copied transposed, sixteen rows at a time), all of them together are a
 square tile whose rows lie side by side. Then the rows are loaded whole, and log2(lanes) rounds of shuffles
 put row i's item k into lane i of vector k.
+
+Stores are the same the other way round: vectors whose lanes jump, stored beside each other (the rows of a
+contraction's tile, whose lanes run down columns), are shuffled into a short run for each lane.
 """
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tinygrad.dtype import dtypes
@@ -185,12 +189,18 @@ def transposed_vectors(tile: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -
     for i in range(0, lane.extent, together):
         start = at_lane(offset, lane, i, done)
         rows.append(UOp.new(Ops.LOAD, dtype, (tile[0].src[0].replace(src=(memory, start)),)))
+    return _transposed(rows, together)
+
+
+def _transposed(rows: Sequence[UOp], together: int = 1) -> list[UOp]:
+    """Vectors, as many as a power of two, of which each block of as many lanes (or as many times the lanes
+    that stay `together`) is transposed: item i of block b of vector k is what was item k of it in vector i."""
     distance = 1
     while distance < len(rows):
         rows = [_swapped(rows[i], rows[i ^ distance], bool(i & distance), distance * together)
                 for i in range(len(rows))]
         distance *= 2
-    return rows
+    return list(rows)
 
 
 def _swapped(own: UOp, partner: UOp, second: bool, distance: int) -> UOp:
@@ -200,3 +210,47 @@ def _swapped(own: UOp, partner: UOp, second: bool, distance: int) -> UOp:
     picks = tuple(lane if bool(lane & distance) == second else count + (lane ^ distance)
                   for lane in range(count))
     return UOp.new(Ops.SHUFFLE, own.dtype, (own, partner), picks)
+
+
+# --- stores -------------------------------------------------------------------------------------------------
+
+
+def stored_by_runs(stores: Sequence[UOp], vectors: Sequence[UOp], done: dict[UOp, UOp]) -> Iterator[UOp]:
+    """What became (`vectors`) of the STOREs of a nest; where vectors whose lanes jump stand beside each other,
+    STOREs of a run of items for each lane in their place."""
+    became = dict(zip(stores, vectors, strict=True))
+    for run, lane in _runs_of_stores(stores):
+        new = [became.pop(store) for store in run]
+        values, count = _transposed([n.src[1] for n in new]), len(run)
+        (memory, offset), dtype = run[0].address.src, run[0].dtype.vec(count)
+        for number in range(lane.extent):
+            value, first = values[number % count], number - number % count
+            if count < lane.extent:
+                value = UOp.new(Ops.SHUFFLE, dtype, (value, value), tuple(range(first, first + count)))
+            place = run[0].address.replace(src=(done[memory], at_lane(offset, lane, number, done)))
+            yield new[0].replace(dtype=dtype, src=(place, value, *new[0].src[2:]))
+    yield from became.values()
+
+
+def _runs_of_stores(stores: Sequence[UOp]) -> Iterator[tuple[list[UOp], UOp]]:
+    """STOREs along a lane that jumps, beside each other and as many as a power of two, and that lane."""
+    groups: dict[tuple[UOp | Jump, ...], dict[int, UOp]] = defaultdict(dict)
+    for store in stores:
+        lanes = [r for r in store.closed_ranges if r.kind is RangeKind.VECTOR]
+        if len(lanes) != 1 or store.mask is not None or store.arg is not None:
+            continue
+        jump = jump_of(store.offset, lanes[0])
+        if jump is not None and jump.together == 1 and lanes[0] in store.src[1].ranges:
+            constant = linear_terms(store.offset).constant
+            beside = groups[lanes[0], jump, store.memory, store.offset - constant, *store.closed_ranges]
+            beside[constant] = store
+    for (lane, jump, *_), found in groups.items():
+        assert isinstance(lane, UOp) and isinstance(jump, Jump)
+        most = min(lane.extent & -lane.extent, abs(jump.step))
+        places = sorted(found)
+        while places:
+            length = next((i for i, place in enumerate(places) if place != places[0] + i), len(places))
+            count = 1 << min(length, most).bit_length() - 1
+            if count > 1:
+                yield [found[place] for place in places[:count]], lane
+            del places[:count]

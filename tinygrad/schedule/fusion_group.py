@@ -206,6 +206,8 @@ class FusionGroup:
             return False  # a number is stored outside of all loops: none of them could be shared out
         if self.runs_as_blocks and any(reduce.is_contraction for reduce, _ in self.reduces):
             return False
+        if (epilogue := summary.epilogue) is not None:  # stored in place of its sum, which is computed here
+            summary, at = epilogue.reduce, [epilogue.access_to_reduce(i) for i in at]
         return self.nests(ranges & self.root_ranges) and (summary.op is not Ops.REDUCE or all(
             self.may_fuse_reduce(summary, i) and not self.conflicts(summary, i) for i in at))
 

@@ -102,8 +102,27 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
                 new = _viewed_as(view, inner)
         return new
 
-    simple = UOp.sink(sinks).rebuild(simplify, memory_of)
+    simple = _read_where_stored(UOp.sink(sinks).rebuild(simplify, memory_of))
     return list(with_packed_operands(with_masks_of_weights(simple)).src)
+
+
+def _read_where_stored(root: UOp) -> UOp:
+    """The graph of `root` with what is made contiguous read as it is stored, by all who want its value."""
+    stored: dict[UOp, UOp] = {}
+    for node in root.toposort():
+        if node.op is Ops.CONTIGUOUS and (node.arg is None or node.src[0] not in stored):
+            stored[node.src[0]] = node
+    if not stored:
+        return root
+
+    def change(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        if node.op is Ops.CONTIGUOUS:
+            return src[0]
+        new = node.with_sources(src)
+        own = stored.get(node)
+        return new if own is None else own.replace(src=(new,))
+
+    return root.rebuild(change)
 
 
 def _of_sum(node: UOp, epilogues: Collection[UOp]) -> UOp | None:

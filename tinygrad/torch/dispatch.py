@@ -204,6 +204,20 @@ def picking(numbers: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
     return lambda given: list(take(given))
 
 
+def as_stored(view: UOp) -> UOp | None:
+    """A view of a value that is stored, its axes in any order where the view keeps them; None where strides
+    cannot say what it shows of that."""
+    chain = [view]
+    while chain[-1].op in (Ops.RESHAPE, Ops.PERMUTE):
+        chain.append(chain[-1].src[0])
+    value = chain.pop()
+    free = None if any(node.op is Ops.RESHAPE for node in chain) else AxisOrder.FREE
+    stored = UOp.new(Ops.CONTIGUOUS, value.dtype, (value,), free)
+    for node in reversed(chain):
+        stored = node.with_sources((stored,))
+    return stored if free is not None or strides_in_memory(stored) is not None else None
+
+
 def strides_in_memory(view: UOp) -> tuple[int, ...] | None:
     """The strides of a view that shows all of its memory, from the beginning on, in whatever order of axes;
     None of others. Memory is laid out for the bounds of sizes that vary."""
@@ -305,13 +319,14 @@ class Replayed:
 
     def stored(self, number: int, result: Tensor) -> Tensor:
         """A result in memory of its own."""
-        if number not in self.orders:
-            value = Tensor.of(result.uop.unreshaped, result)  # which others may use in another shape
-            return value.clone().reshape(result.shape)
-        order = self.orders[number]
-        if order is None:
-            return Tensor.of(UOp.new(Ops.CONTIGUOUS, result.dtype, (result.uop,), AxisOrder.FREE), result)
-        return result.permute(order).clone().permute(argsort(order))
+        order = self.orders.get(number)
+        if order is not None:
+            return result.permute(order).clone().permute(argsort(order))
+        view = result.uop
+        if number in self.orders and (shown := as_stored(view)) is not None:
+            return Tensor.of(shown, result)
+        value = Tensor.of(view.unreshaped, result)  # which others may use in another shape
+        return value.clone().reshape(result.shape)
 
     def __call__(self, *given: Any) -> list[Any]:
         arguments = (*given, *self.held) if self.held else given

@@ -77,7 +77,8 @@ class CoreUnitChooser(RowsUnitChooser):
         lanes = self.unit_product()[0][1]
         self.stage_pairs(lanes, [*panel_ranges(lanes, closed), pairs])
         tiles = loops_over_tiles(lanes, closed, first)
-        self.enclose_with(self.ranges_of_staging(tiles[0].identity if tiles else None))
+        batch = (self.unit_product()[0][0].ranges & lanes.ranges) - frozenset(closed)
+        self.enclose_with(self.ranges_of_staging(batch, tiles[0] if tiles else None))
 
     def reads_pairs(self, single: UOp, pair: UOp) -> bool:
         """True if both items of a pair lie side by side in memory as they are."""

@@ -99,12 +99,13 @@ class PanelChooser(LaneChooser):
                 return outer, inner
         return None
 
-    def ranges_of_staging(self, tiles: int | None) -> list[int]:
-        """The output loops that staged memory changes with, the loop over tiles first: outside all others,
-        they fill it once."""
+    def ranges_of_staging(self, batch: frozenset[UOp], tiles: UOp | None) -> list[int]:
+        """The output loops that staged memory changes with, which fill it once outside all others: first those
+        over a `batch` of products, each of which finds its operands near, then the one over tiles. (16
+        products of 197 x 197 x 48: 265 us, 446 with the tiles first.)"""
         stages = self.nest.nodes_of(Ops.STAGE)
-        known = [r.identity for r in loops_of(self.nest.src[0]) if any(r in n.ranges for n in stages)]
-        return sorted(known, key=lambda r: r != tiles)
+        known = [r for r in loops_of(self.nest.src[0]) if any(r in n.ranges for n in stages)]
+        return [r.identity for r in sorted(known, key=lambda r: (r not in batch, r is not tiles))]
 
     def enclose_with(self, ranges: list[int]) -> None:
         """These loops around all others, the first outermost, as far as nothing else runs in the others."""

@@ -117,12 +117,14 @@ def _without_overlap(access: MemoryAccess) -> MemoryAccess:
 
 def _for_next_tile(nest: UOp, reads: list[MemoryAccess]) -> PrefetchHint | None:
     """For the innermost loop of a contraction, which reads items one by one: the innermost loop around the
-    tile that goes on to other lines, if it does so by fixed steps."""
-    outer = _serial(reversed(nest.src[0].closed_ranges))
+    tile that goes on to other lines, if it does so by fixed steps. (The next product of a batch is far ahead:
+    16 products of 256 x 64 x 256 that asked for it took 560 us, and 430.)"""
     for node in nest.toposort():
-        loops = _serial(node.closed_ranges)
-        if not loops or contraction_of(node) is None:
+        loops, contraction = _serial(node.closed_ranges), contraction_of(node)
+        if not loops or contraction is None:
             continue
+        sides = contraction.left | contraction.right
+        outer = _serial(r for r in reversed(nest.src[0].closed_ranges) if r in sides)
         for access in reads:
             if loops[-1] in access.ranges and not _has_lanes(access) and not _is_in_order(access, loops[-1]):
                 along = next((r for r in outer if not _stays_in_line(access, r)), None)

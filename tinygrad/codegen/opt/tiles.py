@@ -144,6 +144,11 @@ class VectorProduct:
     """and those of the other operand"""
 
     @cached_property
+    def batch(self) -> frozenset[UOp]:
+        """The ranges that both operands change with and that are not summed over."""
+        return self.vectors.ranges & self.single.ranges - frozenset(self.reduce.closed_ranges)
+
+    @cached_property
     def reuse(self) -> int:
         """How often each item of the vectors is read: by every iteration of the ranges it does not know."""
         return iterations(self.reduce.ranges - self.vectors.ranges)
@@ -184,9 +189,10 @@ class TileChooser(PanelChooser):
             self.cost = 1.0
             self.vectorise_groups()
 
-    def items_read(self, operand: UOp) -> int:
-        """Items of memory that an operand is made from."""
-        return sum(int(n.arg[1]) for n in operand.toposort() if n.op is Ops.PARAM)
+    def items_read(self, product: VectorProduct, operand: UOp) -> int:
+        """Items of memory that an operand of one product of a batch is made from."""
+        whole = sum(int(n.arg[1]) for n in operand.toposort() if n.op is Ops.PARAM)
+        return min(whole, iterations(operand.ranges - product.batch)) if product.batch else whole
 
     def panel_fits(self, product: VectorProduct, width: int) -> bool:
         """True if so many lanes of the operand stay near: twice the L2 cache."""
@@ -216,7 +222,7 @@ class TileChooser(PanelChooser):
                   for r in product.reduce.closed_ranges if r in a.ranges]
         if not walked or any(step < LINE_ITEMS for step in walked):
             return 0.0
-        size = self.items_read(product.single) * product.single.dtype.itemsize
+        size = self.items_read(product, product.single) * product.single.dtype.itemsize
         return min(1.0, size / self.machine.l2_bytes) if 2 * size > self.machine.l2_bytes else 0.0
 
     def dot_cost(self, contraction: Contraction, lane: UOp) -> float:
@@ -234,7 +240,7 @@ class TileChooser(PanelChooser):
         self.walk_smoothly(product)
         jumps = self.is_walked_badly(operand, lane)
         in_panels = self.lies_in_panels(product)
-        is_small = self.items_read(operand) <= self.machine.l2_bytes // SMALL_SHARE
+        is_small = self.items_read(product, operand) <= self.machine.l2_bytes // SMALL_SHARE
         stage = not in_panels and (jumps or not is_small) and product.reuse >= STAGING_REUSE \
             and self.panel_fits(product, width)
         order = next(n.closed_ranges for n in reduces_in(self.nest)
@@ -269,7 +275,7 @@ class TileChooser(PanelChooser):
         over = tuple(r.identity for r in (*read_over, *staged))
         if stage and self.stage_factor(product.which, over):
             self.fill_by_vectors()
-            self.enclose_with(self.ranges_of_staging(None if outer is None else outer.identity))
+            self.enclose_with(self.ranges_of_staging(product.batch, outer))
         elif in_panels and (now := self.main_contraction()) is not None:
             self.walk_panels(along(now, vector), product.column_bytes * lane.extent)
         self.write_out_products()
@@ -277,7 +283,7 @@ class TileChooser(PanelChooser):
     def panels_together(self, product: VectorProduct, outer: UOp | None, size: int) -> int:
         """How many panels, of tiles so many vectors wide, are filled before rows are multiplied with all of
         them: each row comes from the L2 cache for that many."""
-        row_bytes = self.items_read(product.single) * product.single.dtype.itemsize
+        row_bytes = self.items_read(product, product.single) * product.single.dtype.itemsize
         if outer is None or row_bytes <= self.machine.l1_bytes or product.reuse < MANY_ROWS:
             return 1
         tiles, threads = outer.extent, self.machine.threads

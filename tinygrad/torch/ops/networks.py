@@ -67,8 +67,8 @@ for axes in (1, 2, 3):
 def attention_scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, scale: float | None,
                      ) -> Tensor:
     factor = 1 / math.sqrt(int(query.shape[-1])) if scale is None else scale
-    scores = (query.cast(dtypes.float32) if query.dtype.itemsize < 4 else query) * factor
-    scores = scores.matmul(key.cast(scores.dtype).transpose(-1, -2))
+    query = query.cast(dtypes.float32) if query.dtype.itemsize < 4 else query
+    scores = query.matmul(key.cast(query.dtype).transpose(-1, -2)) * factor
     if is_causal:
         seen = Tensor.ones(query.shape[-2], key.shape[-2], dtype=dtypes.bool, device="CPU").tril()
         scores = seen.where(scores, -math.inf)
