@@ -231,6 +231,25 @@ def test_tiles_of_a_matmul(m: int, k: int, n: int) -> None:
         np.testing.assert_array_equal(run(result, Plan(opts)), a @ b, err_msg=str(opts))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.float16])
+@pytest.mark.parametrize("lanes", [4, 6, 16])
+@pytest.mark.parametrize("rows, columns, side_by_side", [(48, 37, 6), (37, 48, 16), (33, 17, 7), (16, 2, 2),
+                                                         (5, 40, 12)])
+def test_lanes_down_columns_store_runs_of_items(rows: int, columns: int, side_by_side: int, lanes: int,
+                                                dtype: Any) -> None:
+    """Vectors whose lanes jump, as many as a power of two beside each other, become a run for each lane."""
+    a, b = integers(rows, 9, dtype=dtype), integers(9, columns, dtype=dtype)
+    result = held(a) @ held(b)
+    row, column, _ = matmul_ranges(kernel_of(result))
+    plan = Plan((Vector(row, lanes), Upcast(column, side_by_side)))
+    np.testing.assert_array_equal(run(result, plan), a @ b)
+    [item] = result.schedule()
+    program = stages_of(item.ast, "CPU", plan).program
+    stores = [n for n in program if n.op is Ops.STORE and n.memory.op is Ops.PARAM]
+    if lanes == 16 and rows >= lanes and columns % side_by_side == 0:
+        assert [n.src[1].dtype.count for n in stores] == [side_by_side] * lanes
+
+
 @pytest.mark.parametrize("m, k, n", [(16, 8, 32), (7, 5, 9), (37, 17, 33)])
 def test_staging_an_operand_over_any_of_its_ranges(m: int, k: int, n: int) -> None:
     a, b = integers(m, k), integers(k, n)

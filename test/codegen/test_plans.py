@@ -233,6 +233,21 @@ def test_tiles_that_overlap_write_once_what_the_kernel_reads(name: str, rows: in
     np.testing.assert_allclose(weight.numpy(), w - 0.5 * (x.astype(np.float64).T @ y), rtol=1e-4, atol=1e-4)
 
 
+def test_products_of_a_batch_run_one_after_another() -> None:
+    """Each finds its operands in the cache; and an operand that is small in each is no large one."""
+    rng = np.random.default_rng(8)
+    x, y = (Tensor(rng.standard_normal((16, 197, n)).astype(np.float32)).realize() for n in (48, 197))
+    machine = MACHINES["AVX-512"].machine
+    scores = nest_of(x @ x.transpose(1, 2))
+    plan = choose_plan(scores, machine)
+    assert any(isinstance(o, Stage) for o in plan.opts)
+    assert apply_plan(scores, plan).src[0].closed_ranges[0].extent == 16
+    turned = nest_of(y.transpose(1, 2) @ x)
+    plan = choose_plan(turned, machine)
+    assert not any(isinstance(o, (Stage, Prefetch)) for o in plan.opts)  # rows of 48 items are three vectors
+    assert apply_plan(turned, plan).src[0].closed_ranges[0].extent == 16
+
+
 # --- rows asked for ahead -----------------------------------------------------------------------------------
 
 

@@ -295,6 +295,27 @@ def test_an_epilogue_is_stored_with_its_sum_where_that_would_be() -> None:
     close(result, np.concatenate(wide, 1) @ narrow.numpy(), 1e-4)
 
 
+def test_what_is_stored_anyway_is_read_by_all_who_want_it() -> None:
+    a, b, c = normal(60, 50), normal(50, 40), normal(40, 30)
+    made = held(a) @ held(b) + 1
+    kept, result = made.contiguous(), made.relu() @ held(c)
+    items = kept.schedule(result)
+    assert len(kernels(items)) == 2
+    assert sum(len(item.ast.src) for item in kernels(items)) == 2  # and nothing else is stored
+    expected = a.astype(np.float64) @ b + 1
+    np.testing.assert_allclose(kept.numpy(), expected, 1e-5, 1e-5)
+    np.testing.assert_allclose(result.numpy(), np.maximum(expected, 0) @ c, 1e-4, 1e-4)
+
+
+def test_an_epilogue_that_two_kernels_want_is_stored_by_that_of_its_sum() -> None:
+    q, v = normal(4, 197, 48), normal(4, 197, 16, seed=1)
+    scores = held(q) @ held(q).transpose(1, 2) * 0.1
+    items = (scores.softmax(-1) @ held(v)).schedule(scores.logsumexp(-1).contiguous())
+    assert [len(item.ast.src) for item in kernels(items)][0] == 1
+    of_scores = [s for item in kernels(items) for s in item.ast.src if s.numel == 4 * 197 * 197]
+    assert len(of_scores) == 1
+
+
 @pytest.mark.parametrize("groups", [2, 4])
 def test_the_columns_of_a_group_are_known_where_channels_are_joined(groups: int) -> None:
     """A grouped convolution with a bias, an activation and a residual is tiled as a batch of products is."""

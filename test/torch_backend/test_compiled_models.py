@@ -338,6 +338,40 @@ def test_calls_of_one_kind_are_one_native_command(function: Callable[..., Any]) 
     assert [launch is not None for replayed in found for launch in replayed.launches.values()] == [True]
 
 
+USED: dict[str, Callable[[Any], Any]] = {
+    "the product": lambda results: results[0].sin(), "the loss": lambda results: results[1],
+    "both": lambda results: results[0].sin().sum() * results[1], "another": lambda results: results[2].cos(),
+    "a view": lambda results: results[3].square()}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_results_that_nobody_uses_have_no_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward pass gets none for them, and no memory full of zeros."""
+    given: list[Any] = []
+
+    class Watched(dispatch.Replayed):
+        def __call__(self, *args: Any) -> list[Any]:
+            nodes = [node.name for node in self.program.inputs]
+            given.extend(arg for node, arg in zip(nodes, args) if node.startswith("tangents"))
+            return super().__call__(*args)
+
+    def function(x: Any, w: Any) -> Any:
+        y = x @ w
+        return y, y.square().sum(), x.sin(), y.t()
+
+    monkeypatch.setattr(importlib.import_module("tinygrad.torch.backend"), "Replayed", Watched)
+    x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True)
+    f = torch.compile(function, backend=backend)
+    for _ in range(3):
+        ours, eagers = (torch.autograd.grad(USED[name](results).sum(), (x, w), allow_unused=True)
+                        for results in (f(x, w), function(x, w)))
+        for found, expected in zip(ours, eagers, strict=True):
+            zeros = torch.zeros(()) if found is None else torch.zeros_like(found)
+            torch.testing.assert_close(zeros if found is None else found,
+                                       zeros if expected is None else expected)
+    assert any(gradient is None for gradient in given)
+
+
 def test_random_numbers_follow_the_seed_of_pytorch() -> None:
     drop = torch.compile(lambda x: nn.functional.dropout(x, 0.25), backend=backend)
     x = torch.ones(4000)

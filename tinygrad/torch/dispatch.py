@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -204,6 +205,19 @@ def picking(numbers: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
     return lambda given: list(take(given))
 
 
+def zeros_of(node: Node) -> Tensor:
+    """What a gradient is that nobody gives."""
+    example = node.meta["val"]
+    return Tensor.zeros(*example.shape, dtype=dtype_of(example.dtype), device="CPU")
+
+
+def with_zeros(inputs: Sequence[Node], given: Sequence[Any]) -> tuple[Any, ...]:
+    """A call's arguments with memory for gradients that nobody gives."""
+    return tuple([value if value is not None else
+                  torch.zeros(node.meta["val"].shape, dtype=node.meta["val"].dtype)
+                  for node, value in zip(inputs, given)])
+
+
 def as_stored(view: UOp) -> UOp | None:
     """A view of a value that is stored, its axes in any order where the view keeps them; None where strides
     cannot say what it shows of that."""
@@ -301,8 +315,9 @@ class Replayed:
             ) -> list[Any]:
         """What is computed, in memory of its own: a result that shows an argument would change with it.
         `orders` has, for each argument, the order of its axes in `given`."""
-        arguments = [value if order is None else value.permute(argsort(order))
-                     for value, order in zip(given, orders, strict=True)]
+        arguments = [zeros_of(node) if value is None else
+                     value if order is None else value.permute(argsort(order))
+                     for node, value, order in zip(self.program.inputs, given, orders, strict=True)]
         if symbols is not None and self.symbols is not None:
             for number, value in enumerate(arguments):
                 shape = self.symbols.shape(number, symbols)
@@ -329,6 +344,8 @@ class Replayed:
         return value.clone().reshape(result.shape)
 
     def __call__(self, *given: Any) -> list[Any]:
+        if self.program.has_sizes:
+            given = with_zeros(self.program.inputs, given)
         arguments = (*given, *self.held) if self.held else given
         computed = self.computed(arguments) if self.is_computed else []
         if not self.passes_on:
@@ -424,14 +441,15 @@ class Replayed:
         taken = Inputs((inputs, {}))
         taken.realize()
         _, trace = self.function.trace_for(taken)
-        if trace is None or any(not isinstance(v, (torch.Tensor, int)) for v in given):
+        if trace is None or any(not isinstance(v, (torch.Tensor, int, NoneType)) for v in given):
             return None
         return launch_of(trace, taken, given, larger)
 
     def in_pytorch(self, given: Sequence[Any]) -> list[Any]:
         """The outputs that are no inputs, as PyTorch computes them."""
+        arguments = with_zeros(self.program.inputs, given[:len(given) - len(self.held)])
         with torch.no_grad():
-            results = self.module(*given[:len(given) - len(self.held)])
+            results = self.module(*arguments)
         listed = [results] if isinstance(results, torch.Tensor) else results
         return self.in_order([r for r, position in zip(listed, self.passed_on) if position is None])
 
@@ -457,10 +475,10 @@ def kind_of(given: Sequence[Any]) -> Any:
 
 def strides_of(given: Sequence[Any]) -> Any:
     """What of the arguments a graph of known sizes does not settle."""
-    return tuple([tensor.stride() for tensor in given])
+    return tuple([None if tensor is None else tensor.stride() for tensor in given])
 
 
 def strides_of_gradients(names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
     """The same where only the gradients that a backward pass begins with may lie in other ways."""
     gradients = [number for number, name in enumerate(names) if name.startswith("tangents")]
-    return lambda given: tuple([given[number].stride() for number in gradients])
+    return lambda given: strides_of([given[number] for number in gradients])
