@@ -193,8 +193,8 @@ def transposed_vectors(tile: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -
 
 
 def _transposed(rows: Sequence[UOp], together: int = 1) -> list[UOp]:
-    """Vectors, as many as a power of two, of which each block of as many lanes (or as many times the lanes
-    that stay `together`) is transposed: item i of block b of vector k is what was item k of it in vector i."""
+    """Vectors, as many as a power of two, of which each block of as many lanes (or as many times those that
+    stay `together`) is transposed: item i of block b of vector k is what item k of it was in vector i."""
     distance = 1
     while distance < len(rows):
         rows = [_swapped(rows[i], rows[i ^ distance], bool(i & distance), distance * together)
@@ -216,8 +216,8 @@ def _swapped(own: UOp, partner: UOp, second: bool, distance: int) -> UOp:
 
 
 def stored_by_runs(stores: Sequence[UOp], vectors: Sequence[UOp], done: dict[UOp, UOp]) -> Iterator[UOp]:
-    """What became (`vectors`) of the STOREs of a nest; where vectors whose lanes jump stand beside each other,
-    STOREs of a run of items for each lane in their place."""
+    """What became (`vectors`) of the STOREs of a nest. Where vectors whose lanes jump stand side by side,
+    STOREs of a run of items for each lane take their place."""
     became = dict(zip(stores, vectors, strict=True))
     for run, lane in _runs_of_stores(stores):
         new = [became.pop(store) for store in run]
@@ -234,7 +234,7 @@ def stored_by_runs(stores: Sequence[UOp], vectors: Sequence[UOp], done: dict[UOp
 
 def _runs_of_stores(stores: Sequence[UOp]) -> Iterator[tuple[list[UOp], UOp]]:
     """STOREs along a lane that jumps, beside each other and as many as a power of two, and that lane."""
-    groups: dict[tuple[UOp | Jump, ...], dict[int, UOp]] = defaultdict(dict)
+    groups: dict[tuple[UOp, int, tuple[UOp, ...]], dict[int, UOp]] = defaultdict(dict)
     for store in stores:
         lanes = [r for r in store.closed_ranges if r.kind is RangeKind.VECTOR]
         if len(lanes) != 1 or store.mask is not None or store.arg is not None:
@@ -242,11 +242,10 @@ def _runs_of_stores(stores: Sequence[UOp]) -> Iterator[tuple[list[UOp], UOp]]:
         jump = jump_of(store.offset, lanes[0])
         if jump is not None and jump.together == 1 and lanes[0] in store.src[1].ranges:
             constant = linear_terms(store.offset).constant
-            beside = groups[lanes[0], jump, store.memory, store.offset - constant, *store.closed_ranges]
-            beside[constant] = store
-    for (lane, jump, *_), found in groups.items():
-        assert isinstance(lane, UOp) and isinstance(jump, Jump)
-        most = min(lane.extent & -lane.extent, abs(jump.step))
+            around = (store.memory, store.offset - constant, *store.closed_ranges)
+            groups[lanes[0], abs(jump.step), around][constant] = store
+    for (lane, step, _), found in groups.items():
+        most = min(lane.extent & -lane.extent, step)
         places = sorted(found)
         while places:
             length = next((i for i, place in enumerate(places) if place != places[0] + i), len(places))

@@ -107,19 +107,20 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
 
 
 def _read_where_stored(root: UOp) -> UOp:
-    """The graph of `root` with what is made contiguous read as it is stored, by all who want its value."""
+    """The graph of `root` in which all who want a computed value that is made contiguous read it there."""
     stored: dict[UOp, UOp] = {}
-    for node in root.toposort():
-        if node.op is Ops.CONTIGUOUS and (node.arg is None or node.src[0] not in stored):
-            stored[node.src[0]] = node
+    for copy in root.toposort():
+        if copy.op is Ops.CONTIGUOUS and (copy.arg is None or copy.src[0] not in stored):
+            value = copy.src[0].viewed
+            if (value.op in Family.ELEMENTWISE or value.op is Ops.REDUCE) and value.numel == copy.numel:
+                stored[copy.src[0]] = copy
     if not stored:
         return root
 
     def change(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        if node.op is Ops.CONTIGUOUS:
+        if node.op is Ops.CONTIGUOUS and node.src[0] in stored:
             return src[0]
-        new = node.with_sources(src)
-        own = stored.get(node)
+        new, own = node.with_sources(src), stored.get(node)
         return new if own is None else own.replace(src=(new,))
 
     return root.rebuild(change)

@@ -179,7 +179,7 @@ def leave_gradients_out(results: Sequence[Any]) -> None:
     in place of memory full of zeros: 16 MB for the logits of a model that gives its loss too (512 tokens of
     8,000), to be made and added."""
     for result in results:
-        node = result.grad_fn if isinstance(result, torch.Tensor) else None
+        node: Any = result.grad_fn if isinstance(result, torch.Tensor) else None
         if type(node).__name__ == "CompiledFunctionBackward":
             node.materialize_grads = False
             return

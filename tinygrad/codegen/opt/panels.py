@@ -100,9 +100,9 @@ class PanelChooser(LaneChooser):
         return None
 
     def ranges_of_staging(self, batch: frozenset[UOp], tiles: UOp | None) -> list[int]:
-        """The output loops that staged memory changes with, which fill it once outside all others: first those
-        over a `batch` of products, each of which finds its operands near, then the one over tiles. (16
-        products of 197 x 197 x 48: 265 us, 446 with the tiles first.)"""
+        """The output loops that staged memory changes with: outside all others, they fill it once. Those over
+        a `batch` of products come first, for each product then finds its operands near, and next the one over
+        tiles. (16 products of 197 x 197 x 48: 265 us, 446 with the tiles first.)"""
         stages = self.nest.nodes_of(Ops.STAGE)
         known = [r for r in loops_of(self.nest.src[0]) if any(r in n.ranges for n in stages)]
         return [r.identity for r in sorted(known, key=lambda r: (r not in batch, r is not tiles))]
