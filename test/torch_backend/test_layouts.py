@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -100,3 +101,37 @@ def test_a_forward_pass_that_pytorch_runs_keeps_what_the_compiled_backward_pass_
     monkeypatch.setattr(Replayed, "computed", in_pytorch)
     trains_as_eager(models, x)
     assert len(forward_passes) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_large_values_that_are_kept_are_parts_of_one_piece_of_memory(dtype: Any) -> None:
+    """Of several dtypes and in any order of axes; what a user sees has memory of its own."""
+
+    def function(x: Any, w: Any, places: Any) -> Any:
+        turned = (x @ w).sin().transpose(1, 2)
+        loud = torch.where(places % 3 > 0, turned.exp(), turned)
+        return loud.square().cumsum(1) * places.float().cos(), loud
+
+    x, w = torch.randn(4, 300, 70, dtype=dtype, requires_grad=True), torch.randn(70, 263, dtype=dtype)
+    places = torch.randint(0, 9, (4, 263, 300))
+    run = torch.compile(function, backend=backend)
+    for _ in range(4):
+        kept: list[Any] = []
+
+        def keep(tensor: Any, kept: list[Any] = kept) -> Any:
+            kept.append(tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            found = run(x, w, places)
+        (gradient,) = torch.autograd.grad(found[0].square().mean() + found[1].mean(), x)
+        expected = function(x, w, places)
+        (eagers,) = torch.autograd.grad(expected[0].square().mean() + expected[1].mean(), x)
+        if dtype is not torch.bfloat16:
+            torch.testing.assert_close(gradient, eagers, rtol=1e-3, atol=1e-4)
+        large = [t for t in kept if t.numel() * t.element_size() >= 256 << 10]
+        pieces = {t.untyped_storage().data_ptr() for t in large}
+        assert len(large) >= 2
+        assert found[0].untyped_storage().data_ptr() not in pieces
+        spans = sorted({(t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in large})
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))

@@ -18,7 +18,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed, transfer
 from tinygrad.schedule.dynamic_slice import dynamic_slice, dynamic_slices, is_dynamic_slice
 from tinygrad.schedule.fuse import Fusion, Kernel
-from tinygrad.schedule.layout import axis_order, cuts_loop, worth_ordering
+from tinygrad.schedule.layout import axis_order, cuts_loop, with_axes_joined, worth_ordering
 from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, over_memory
 from tinygrad.schedule.node_summary import COMPUTED_AGAIN
@@ -288,17 +288,32 @@ class _ScheduleWriter:
             if node.op is Ops.ASSIGN or node in self.fixed_layout or not worth_ordering(node.shape):
                 continue
             order = axis_order(item.ast, number)
-            if order != tuple(range(len(order))) and not self.is_read_flattened(node, order):
+            if self.is_read_flattened(node, order):
+                order = self.order_of_readers(node)
+            if order != tuple(range(len(order))):
                 stored = self.buffer_of[node].base.reshape(tuple(node.shape[i] for i in order))
                 self.buffer_of[node] = stored.permute(inverse_permutation(order))
                 changed = True
         return changed
 
     def is_read_flattened(self, node: UOp, order: tuple[int, ...]) -> bool:
-        """Whether a kernel reads a node again and again (a fully connected layer, for each of its rows) in a
-        loop that its items in that `order` would cut."""
-        return any(cuts_loop(order, access.index) and kernel.group.reads_again(access)
-                   for kernel, access in self.fusion.uses.get(node, ()))
+        """Whether a kernel reads a node again and again in a loop that its items in that `order` would
+        cut."""
+        return any(cuts_loop(order, index) for index in self.read_again(node))
+
+    def order_of_readers(self, node: UOp) -> tuple[int, ...]:
+        """The order of a node's axes in which all who read it again and again walk on; their own where there
+        is none."""
+        in_order = order = tuple(range(len(node.shape)))
+        for index in self.read_again(node):
+            order = with_axes_joined(order, index)
+        return in_order if self.is_read_flattened(node, order) else order
+
+    def read_again(self, node: UOp) -> list[tuple[UOp, ...]]:
+        """The items of a node that kernels read again and again: a fully connected layer, for each of its
+        rows."""
+        return [access.index for kernel, access in self.fusion.uses.get(node, ())
+                if kernel.group.reads_again(access)]
 
     def late_writes(self) -> list[ScheduleItem]:
         """The copies that move buffered values into the buffers they were assigned to, after every reader."""

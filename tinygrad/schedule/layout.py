@@ -10,7 +10,8 @@ suits the loops around it:
 - Any other kernel keeps its outputs in the order of the largest buffer it reads, so that reading and writing
   walk the same way.
 
-An order that would cut a loop in which the output is read again and again is not taken (`cuts_loop`).
+An order that would cut a loop in which the output is read again and again (the heads of attention, by the
+products behind it) is not taken (`cuts_loop`), but one that joins what such loops walk.
 """
 from __future__ import annotations
 
@@ -66,12 +67,27 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
 def cuts_loop(order: tuple[int, ...], index: tuple[UOp, ...]) -> bool:
     """True if one loop walks several axes at `index`, those of an image, flattened, that are not side by side
     in that `order`: it would jump from item to item."""
+    return any(b != a + 1 for axes in _axes_of_loops(index)
+               for a, b in itertools.pairwise(map(order.index, axes)))
+
+
+def with_axes_joined(order: tuple[int, ...], index: tuple[UOp, ...]) -> tuple[int, ...]:
+    """The `order` in which those of the axes that one loop walks at `index` lie side by side."""
+    for axes in _axes_of_loops(index):
+        others = [axis for axis in order if axis not in axes]
+        before = sum(axis not in axes for axis in order[:order.index(axes[-1])])
+        order = (*others[:before], *axes, *others[before:])
+    return order
+
+
+def _axes_of_loops(index: tuple[UOp, ...]) -> list[list[int]]:
+    """For each loop at `index` the axes that it walks, alone."""
     axes_of: dict[UOp, list[int]] = {}
     for axis, place in enumerate(index):
         if len(place.ranges) == 1:
             (loop,) = place.ranges
-            axes_of.setdefault(loop, []).append(order.index(axis))
-    return any(b != a + 1 for axes in axes_of.values() for a, b in itertools.pairwise(axes))
+            axes_of.setdefault(loop, []).append(axis)
+    return list(axes_of.values())
 
 
 def _ranges_of_axes(shape: tuple[int, ...], store: MemoryAccess) -> list[UOp | None] | None:

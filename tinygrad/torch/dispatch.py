@@ -12,7 +12,7 @@ none: PyTorch runs it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from types import NoneType
@@ -38,8 +38,9 @@ from tinygrad.tensor import Tensor
 from tinygrad.tensor.generator import seeded
 from tinygrad.torch.checks import collected
 from tinygrad.torch.evaluate import FREE_LAYOUT, GraphProgram, dtype_of
-from tinygrad.torch.results import result_maker
+from tinygrad.torch.results import Result, Results
 from tinygrad.torch.sizes import Symbols, expression_of, laid_out, size_of, strides_in_order
+from tinygrad.torch.threads import LONG_CALL, end_waiting_threads
 
 Array = np.ndarray[Any, Any]
 
@@ -95,8 +96,8 @@ class Launch:
     """which of these, by their numbers there, are copied first: their memory has gaps, or is to be negated"""
     larger: tuple[tuple[int, tuple[int, ...]], ...]
     """which of these are laid out for a larger shape first, and for which"""
-    results: tuple[Callable[[], torch.Tensor], ...]
-    """make memory for each result"""
+    results: Results
+    """makes memory for each result"""
     shapes: tuple[tuple[int, tuple[int, ...]], ...]
     """the shapes of those results that are smaller than their memory, by their numbers"""
     places: Array
@@ -119,13 +120,15 @@ class Launch:
             tensors[number] = tensors[number].resolve_neg().contiguous()
         for number, shape in self.larger:
             tensors[number] = laid_out(tensors[number], shape)
-        results = [make() for make in self.results]
+        results = self.results()
         table = list(map(address_of, tensors))
         table += map(address_of, results)
         table.append(seed)
         table += self.constants
         values = np.array(table, np.int64)[self.places]
         command = self.command
+        if command.seconds > LONG_CALL:
+            end_waiting_threads()
         point = self.queue.exec_list(command.kernels, command.changing, values, command.seconds)
         if point is not None:
             point.wait()
@@ -138,10 +141,11 @@ class Launch:
         return [results[item.position] if isinstance(item, Slot) else item for item in self.returned]
 
 
-def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mapping[int, tuple[int, ...]]
-              ) -> Launch | None:
+def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mapping[int, tuple[int, ...]],
+              kept: Collection[int]) -> Launch | None:
     """The launch of a trace on the CPU whose results are new memory, each its own; None for others. `larger`
-    has, by the numbers of arguments, the shapes that their memory is laid out for."""
+    has, by the numbers of arguments, the shapes that their memory is laid out for; `kept` are the numbers of
+    results that only a backward pass reads."""
     command = trace.engine.one_command
     queue = Device["CPU"].queue
     tensors = [number for number, value in enumerate(given) if isinstance(value, torch.Tensor)]
@@ -175,13 +179,14 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mappin
         else:
             numbers.append(seed + 1 + len(constants))
             constants.append(values.of(variable))
-    makers: list[Callable[[], torch.Tensor]] = []
+    results = []
     shapes = []
     for number, output in enumerate(outputs):
         strides = strides_in_memory(output.view)
         if strides is None:
             return None
-        makers.append(result_maker(largest_shape(output.view.shape), strides, torch_dtype(output.view.dtype)))
+        results.append(Result(largest_shape(output.view.shape), strides, torch_dtype(output.view.dtype),
+                              number in kept))
         if output.view.has_sizes:
             bounds = output.view.with_sizes(lambda size: bound(size, inputs.variables)).shape
             shapes.append((number, shape_value(bounds)))
@@ -190,7 +195,7 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mappin
             (given[number].is_neg() or not is_dense(given[number]))]
     return Launch(command, queue, picking(owners), tuple(gaps),
                   tuple((i, larger[number]) for i, number in enumerate(owners) if number in larger),
-                  tuple(makers), tuple(shapes), np.array(numbers, np.intp), tuple(constants), memory,
+                  Results(results), tuple(shapes), np.array(numbers, np.intp), tuple(constants), memory,
                   None if all(isinstance(item, Slot) for item in trace.structure) else tuple(trace.structure))
 
 
@@ -443,7 +448,7 @@ class Replayed:
         _, trace = self.function.trace_for(taken)
         if trace is None or any(not isinstance(v, (torch.Tensor, int, NoneType)) for v in given):
             return None
-        return launch_of(trace, taken, given, larger)
+        return launch_of(trace, taken, given, larger, self.orders)
 
     def in_pytorch(self, given: Sequence[Any]) -> list[Any]:
         """The outputs that are no inputs, as PyTorch computes them."""
