@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -456,3 +458,25 @@ def test_memory_of_large_results_is_taken_again() -> None:
     third = through(x + 2)
     assert third.data_ptr() == place
     assert torch.equal(third, 2 * (x + 2)) and torch.equal(second, 2 * (x + 1))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts the threads that Linux lists")
+def test_long_calls_end_the_threads_of_pytorch_that_wait() -> None:
+    """They would wait in a loop, on a core that kernels could have; they come back for PyTorch's operators."""
+    through = torch.compile(lambda x, y: x @ y, backend="tinygrad")
+    x, count = torch.rand(1000, 1000), torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for _ in range(3):
+            through(x, x)
+        without = len(os.listdir("/proc/self/task"))
+        eager = x.sin().sum()
+        threads = len(os.listdir("/proc/self/task"))
+        if threads == without:
+            pytest.skip("PyTorch computes with one thread")
+        torch.testing.assert_close(through(x, x), x @ x, rtol=1e-4, atol=1e-3)
+        through(x, x)
+        assert len(os.listdir("/proc/self/task")) == without
+        assert torch.equal(x.sin().sum(), eager)
+    finally:
+        torch.set_num_threads(count)
