@@ -34,6 +34,12 @@ def test_softmax_of_no_items(op: str, shape: tuple[int, ...], version: int) -> N
     alike(f"y = {op}(x)", RNG.standard_normal(shape).astype(np.float32), version)
 
 
+def test_limits_are_not_rounded_to_half_types() -> None:
+    """Of float16, -0.812 is none: the number next to it is beyond that limit."""
+    alike("half = Cast<to = 10>(x) z = Shrink<lambd = 0.812, bias = 0.25>(half) y = Cast<to = 1>(z)",
+          np.array([-0.81201, 0.81201, -0.8115, 0.8115, 2.0], np.float32))
+
+
 @pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
 def test_reductions_of_a_number(op: str, axis: int) -> None:

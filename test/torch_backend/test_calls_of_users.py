@@ -462,7 +462,7 @@ def test_memory_of_large_results_is_taken_again() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts the threads that Linux lists")
 def test_long_calls_end_the_threads_of_pytorch_that_wait() -> None:
-    """They would wait in a loop, on a core that kernels could have; they come back for PyTorch's operators."""
+    """They would wait in a loop, on a core that kernels could have. PyTorch's operators begin them again."""
     through = torch.compile(lambda x, y: x @ y, backend="tinygrad")
     x, count = torch.rand(1000, 1000), torch.get_num_threads()
     torch.set_num_threads(3)

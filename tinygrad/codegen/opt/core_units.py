@@ -74,10 +74,10 @@ class CoreUnitChooser(RowsUnitChooser):
         if not self.reads_pairs(single, pair):
             rows = loops_over_tiles(single, closed, first)
             self.stage_pairs(single, [*rows, *panel_ranges(single, closed), pair])
-        lanes = self.unit_product()[0][1]
+        single, lanes = self.unit_product()[0][:2]
         self.stage_pairs(lanes, [*panel_ranges(lanes, closed), pairs])
         tiles = loops_over_tiles(lanes, closed, first)
-        batch = (self.unit_product()[0][0].ranges & lanes.ranges) - frozenset(closed)
+        batch = (single.ranges & lanes.ranges) - frozenset(closed)
         self.enclose_with(self.ranges_of_staging(batch, tiles[0] if tiles else None))
 
     def reads_pairs(self, single: UOp, pair: UOp) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tinygrad.dtype import dtypes
 from tinygrad.nn.onnx.registry import op, ops
 from tinygrad.nn.onnx.values import Items, Sizes, Value
 from tinygrad.tensor import Tensor
@@ -26,6 +27,13 @@ def _clipped(x: Tensor, low: Any, high: Any) -> Tensor:
     """What is below `low` raised to it, then what is above `high` lowered to that."""
     x = x if low is None else x.maximum(low)
     return x if high is None else x.minimum(high)
+
+
+def shrunk(input: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+    """Items nearer to 0 by `bias`, and 0 where they are within `lambd` of it: a limit that half types do not
+    round."""
+    wide = input.cast(dtypes.float32) if input.dtype.is_float and input.dtype.itemsize < 4 else input
+    return (wide < -lambd).where(input + bias, (wide > lambd).where(input - bias, 0))
 
 
 ops(
@@ -97,8 +105,7 @@ ops(
     LeakyRelu=lambda X, *, alpha=0.01: X.leaky_relu(alpha),
     PRelu_7=lambda X, slope: (X < 0).where(X * slope, X),
     ThresholdedRelu=lambda X, *, alpha=1.0: (alpha < X).where(X, 0),
-    Shrink=lambda input, *, bias=0.0, lambd=0.5: (input < -lambd).where(
-        input + bias, (input > lambd).where(input - bias, 0)),
+    Shrink=shrunk,
     Gelu=lambda X, *, approximate="none": X.gelu(approximate),
     Mish=lambda X: X.mish(),
     Swish=lambda X, *, alpha=1.0: X * (X * alpha).sigmoid(),
