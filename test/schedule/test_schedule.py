@@ -316,6 +316,18 @@ def test_an_epilogue_that_two_kernels_want_is_stored_by_that_of_its_sum() -> Non
     assert len(of_scores) == 1
 
 
+def test_heads_that_the_products_behind_them_join_lie_side_by_side() -> None:
+    weights, v, w, x = normal(2, 4, 50, 50), normal(2, 4, 50, 16), normal(64, 48), normal(100, 32)
+    rows = (held(weights) @ held(v)).permute(0, 2, 1, 3).reshape(100, 64)
+    results = rows @ held(w), rows.T @ held(x)
+    items = kernels(results[0].schedule(results[1]))
+    assert len(items) == 3
+    assert not any(n.op in (Ops.IDIV, Ops.MOD) for item in items[1:] for n in lower(item.ast).toposort())
+    expected = (weights.astype(np.float64) @ v).transpose(0, 2, 1, 3).reshape(100, 64)
+    close(results[0], expected @ w, 1e-4)
+    close(results[1], expected.T @ x, 1e-4)
+
+
 @pytest.mark.parametrize("groups", [2, 4])
 def test_the_columns_of_a_group_are_known_where_channels_are_joined(groups: int) -> None:
     """A grouped convolution with a bias, an activation and a residual is tiled as a batch of products is."""

@@ -115,7 +115,7 @@ def test_large_values_that_are_kept_are_parts_of_one_piece_of_memory(dtype: Any)
     x, w = torch.randn(4, 300, 70, dtype=dtype, requires_grad=True), torch.randn(70, 263, dtype=dtype)
     places = torch.randint(0, 9, (4, 263, 300))
     run = torch.compile(function, backend=backend)
-    for _ in range(4):
+    for call in range(4):
         kept: list[Any] = []
 
         def keep(tensor: Any, kept: list[Any] = kept) -> Any:
@@ -127,11 +127,11 @@ def test_large_values_that_are_kept_are_parts_of_one_piece_of_memory(dtype: Any)
         (gradient,) = torch.autograd.grad(found[0].square().mean() + found[1].mean(), x)
         expected = function(x, w, places)
         (eagers,) = torch.autograd.grad(expected[0].square().mean() + expected[1].mean(), x)
-        if dtype is not torch.bfloat16:
-            torch.testing.assert_close(gradient, eagers, rtol=1e-3, atol=1e-4)
-        large = [t for t in kept if t.numel() * t.element_size() >= 256 << 10]
-        pieces = {t.untyped_storage().data_ptr() for t in large}
-        assert len(large) >= 2
-        assert found[0].untyped_storage().data_ptr() not in pieces
+        off = (gradient - eagers).norm() / eagers.norm()
+        assert off < (0.05 if dtype is torch.bfloat16 else 1e-5)
+        given = {t.data_ptr() for t in (x, w, places)}
+        large = [t for t in kept if t.numel() * t.element_size() >= 256 << 10 and t.data_ptr() not in given]
+        pieces = {t.untyped_storage().data_ptr() for t in large} - {t.data_ptr() for t in found}
+        assert len(pieces) == 1 or call == 0  # the first call is traced
         spans = sorted({(t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in large})
         assert all(end <= start for (_, end), (start, _) in pairwise(spans))

@@ -218,6 +218,8 @@ def zeros_of(node: Node) -> Tensor:
 
 def with_zeros(inputs: Sequence[Node], given: Sequence[Any]) -> tuple[Any, ...]:
     """A call's arguments with memory for gradients that nobody gives."""
+    if all(value is not None for value in given):
+        return tuple(given)
     return tuple([value if value is not None else
                   torch.zeros(node.meta["val"].shape, dtype=node.meta["val"].dtype)
                   for node, value in zip(inputs, given)])

@@ -60,7 +60,7 @@ class Result:
         return self.in_memory_of_ours
 
     def in_memory_of_ours(self) -> torch.Tensor:
-        return _piece(self.nbytes).view(self.dtype).as_strided(self.shape, self.strides)
+        return _piece(self.nbytes, self.dtype).as_strided(self.shape, self.strides)
 
 
 class Results:
@@ -86,7 +86,7 @@ class Results:
         for i, make in self.others:
             made[i] = make()
         if self.places:
-            piece = _piece(self.nbytes)
+            piece = _piece(self.nbytes, torch.uint8)
             views = {dtype: piece.view(dtype).as_strided for dtype in self.dtypes}
             for i, dtype, place in self.places:
                 made[i] = views[dtype](*place)
@@ -99,9 +99,9 @@ class _Held(np.ndarray[Any, Any]):
     owner: Buffer
 
 
-def _piece(nbytes: int) -> torch.Tensor:
-    """So many bytes of memory of ours, as numbers of 8 bits."""
+def _piece(nbytes: int, dtype: torch.dtype) -> torch.Tensor:
+    """So many bytes of memory of ours, as items of a dtype side by side."""
     buffer = Buffer("CPU", nbytes, dtypes.uint8).allocate(idle=True)
     memory = buffer.memory[:nbytes].view(_Held)
     memory.owner = buffer
-    return torch.frombuffer(memory, dtype=torch.uint8, count=nbytes)
+    return torch.frombuffer(memory, dtype=dtype, count=nbytes // dtype.itemsize)
