@@ -37,6 +37,7 @@ from tinygrad.codegen.opt.opts import (
     Split,
     Stage,
     Stream,
+    Subtotals,
     Thread,
     Tighten,
     Upcast,
@@ -44,6 +45,7 @@ from tinygrad.codegen.opt.opts import (
 from tinygrad.codegen.opt.plan import Plan
 from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.opt.staging import numbered_rows
+from tinygrad.codegen.opt.subtotals import long_sum
 from tinygrad.codegen.prefix_sum import prefix_sums
 from tinygrad.codegen.ranges import ACCUMULATING
 from tinygrad.graph.ops import Ops, RangeKind
@@ -142,6 +144,8 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
                 self.choose_lanes()
         if has_loose_bounds(self.nest):
             self.take(Tighten())
+        while (sum_ := long_sum(self.nest)) is not None:
+            self.take(Subtotals(sum_.loop.identity, sum_.amount))
         if self.worth_streaming():
             self.take(Stream())
         for hint in prefetches(self.nest, self.machine):

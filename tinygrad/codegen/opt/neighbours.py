@@ -28,6 +28,7 @@ from tinygrad.codegen.opt.opts import (
     Splitting,
     Stage,
     Stream,
+    Subtotals,
     Swap,
     Thread,
     Tighten,
@@ -124,10 +125,10 @@ def _other_amounts(plan: Plan, machine: Machine, states: list[UOp]) -> Iterator[
 
 
 def _without(plan: Plan, states: list[UOp]) -> Iterator[Edit]:
-    """The plan without one of its Opts, the last ones first."""
-    is_small = work_and_items(states[0]) < SHARED_WORK
+    """The plan without one of its Opts, the last ones first. Subtotals are there for the sake of rounding."""
+    kept = (Subtotals,) if work_and_items(states[0]) < SHARED_WORK else (Subtotals, Thread)
     for at in reversed(range(len(plan.opts))):
-        if not isinstance(plan.opts[at], Thread) or is_small:
+        if not isinstance(plan.opts[at], kept):
             yield Edit(at, 1)
 
 

@@ -33,6 +33,7 @@ from tinygrad.codegen.opt.prefetch import prefetch
 from tinygrad.codegen.opt.scan import scan
 from tinygrad.codegen.opt.scatter_add import scatter_add
 from tinygrad.codegen.opt.staging import staged
+from tinygrad.codegen.opt.subtotals import in_subtotals
 from tinygrad.codegen.opt.word_bytes import dot_bytes
 from tinygrad.codegen.ranges import range_named, ranges_named
 from tinygrad.graph.ops import RangeKind
@@ -173,6 +174,15 @@ class Accumulators(Splitting):
     """The innermost iterations of a reduce into multiple accumulators, combined at the end."""
 
     change = partial(split, kind=RangeKind.UNROLL, own_accumulators=True)
+
+
+@dataclass(frozen=True, repr=False)
+class Subtotals(Opt):
+    """A sum over a range as sums over `amount` iterations, and the loops inside, which are added up."""
+
+    range: Range
+    amount: int
+    change = in_subtotals
 
 
 @dataclass(frozen=True, repr=False)
@@ -348,6 +358,6 @@ class Attention(Opt):
 
 OPTS: dict[str, type[Opt]] = {kind.word(): kind for kind in (
     Merge, Split, Swap, Thread, Global, Local, Vector, Upcast, Unroll, Row, OnlineSoftmax, Accumulators,
-    Scan, Scatter, Interchange, PartitionLoop, Tighten, Stream, Prefetch, Stage, Attention, MMA, Pad,
-    ByteDot)}
+    Subtotals, Scan, Scatter, Interchange, PartitionLoop, Tighten, Stream, Prefetch, Stage, Attention, MMA,
+    Pad, ByteDot)}
 """Every change there is, by its word."""

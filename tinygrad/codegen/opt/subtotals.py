@@ -1,0 +1,106 @@
+"""Long sums as sums of subtotals, whose rounding errors stay those of a short one.
+
+What one accumulator adds up is off by about the root of the number of its terms, in units of the last place:
+of 4,096 products 1.1e-6, relative to the norm of the results, in subtotals of 512 products 4.1e-7. In: a
+nest. Out: the next sum to split, for `choose.py`, and the nest with it split.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tinygrad.codegen.collapse import simplified
+from tinygrad.codegen.ranges import (
+    change_closers,
+    closed_within,
+    closers,
+    copies_of,
+    counter,
+    fresh_identity,
+    is_plain,
+    reduces_in,
+)
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv
+
+SUBTOTAL = 512
+"""Terms of a subtotal: a tile of 24 vectors adds its own to the totals, which are in memory, in the time of
+10 products (1024 x 1024 x 1024 on two cores of an Intel server with AVX-512: 1.02 of the time, of 256 terms
+1.05)."""
+SHORTEST, LONGEST = 1 / 3, 3 / 2
+"""Over that, how short and how long subtotals may be for the sake of equal lengths."""
+WHOLE = 2
+"""And how long a sum may be that stays whole."""
+
+
+
+class LongSum(NamedTuple):
+    """A loop of a sum, so many iterations of which, with the loops inside it, are a subtotal."""
+
+    loop: UOp
+    amount: int
+
+
+def long_sum(nest: UOp) -> LongSum | None:
+    """A sum of floats of which one accumulator adds up several subtotals; None where there is none."""
+    for reduce in reduces_in(nest):
+        if reduce.arg is Ops.ADD and reduce.dtype.is_float:
+            found = _cut(reduce)
+            if found is not None and all(n.op is Ops.REDUCE for n in closers(nest, found.loop)):
+                return found
+    return None
+
+
+def _cut(reduce: UOp) -> LongSum | None:
+    """Which of a sum's loops to split, and into what: the innermost that makes it long, so that subtotals are
+    nearly of that length and, where possible, of equal length."""
+    terms = 1
+    for loop in reversed(reduce.closed_ranges):
+        length = terms * loop.extent / SUBTOTAL
+        if length > WHOLE:
+            if not is_plain(loop):
+                return None
+            even = [n for n in range(1, loop.extent) if loop.extent % n == 0 and
+                    SHORTEST <= n * terms / SUBTOTAL <= LONGEST]
+            amount = max(even) if even else ceildiv(loop.extent, round(length))
+            return None if amount == 1 and loop is reduce.closed_ranges[-1] else LongSum(loop, amount)
+        terms *= loop.extent
+    return None
+
+
+def in_subtotals(nest: UOp, r: UOp, amount: int) -> UOp:
+    """The sums that close `r` as sums of subtotals, of `amount` iterations of it and all loops inside it; the
+    last one takes what is left."""
+    identity = fresh_identity(nest)
+    tiles, rest = divmod(r.extent, amount)
+    inner, outer = counter(amount, identity), counter(tiles, identity + 1)
+    last = counter(rest, identity + 2)
+    again = copies_of(closed_within(nest, r), itertools.count(identity + 3))
+    """what runs inside `r` runs again in the last one, in loops of its own"""
+
+    def over_subtotals(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        if node.op is not Ops.REDUCE:
+            raise ValueError(f"r{r.identity} is no loop of REDUCEs alone")
+        around, inside = _around(node.closed_ranges, r)
+
+        def total(value: UOp, short: UOp, loops: Sequence[UOp]) -> UOp:
+            for ranges in ((short, *inside), loops):
+                if found := [c for c in ranges if c.op is Ops.RANGE]:
+                    value = value.reduce_ranges(node.arg, *found)
+            return value
+
+        whole = total(src[0].substitute({r: outer * amount + inner}), inner, (*around, outer))
+        if not rest:
+            return whole
+        return simplified(node.arg, node.dtype, whole,
+                          total(src[0].substitute({r: last + tiles * amount, **again}), last, around))
+
+    return change_closers(nest, r, over_subtotals)
+
+
+def _around(loops: tuple[UOp, ...], r: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
+    """The loops outside and inside of one among them."""
+    place = loops.index(r)
+    return loops[:place], loops[place + 1:]
