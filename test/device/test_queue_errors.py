@@ -193,6 +193,56 @@ def test_reads_that_are_repeated_are_noted_once_until_something_happens(gate: Ti
     assert 9 in awaited(memory[0])
 
 
+def test_what_is_read_again_is_looked_at_only_after_somebody_wrote_there(gate: Timeline) -> None:
+    memory = [Buffer("CPU", 4, dtypes.float32).allocate() for _ in range(3)]
+    again = RepeatedUse(memory)
+    assert not again.is_ready
+    again.note(gate.point(1))
+    assert not again.is_ready, "nobody said that what was written before is done"
+    again.was_ready = True
+    assert again.is_ready
+    memory[1].add_use(gate.point(2), True)
+    assert not again.is_ready
+    again.note(gate.point(3))
+    assert again.is_ready
+
+
+def test_replays_wait_for_weights_that_other_devices_write_between_them() -> None:
+    weight = Tensor.zeros(512, 512).contiguous().realize()
+
+    @TinyJit
+    def product(x: Tensor) -> Tensor:
+        return (x @ weight).realize()
+
+    x = Tensor.ones(4, 512).realize()
+    for number in range(12):
+        if number % 3 == 2:  # replays before it found nothing to wait for
+            large = Tensor.full((512, 512), float(number), device="CPU:1").contiguous()
+            weight.assign(((large @ large) / 512 / number).to("CPU")).realize()
+        expected = 512 * (number - (number + 1) % 3 if number > 1 else 0)
+        np.testing.assert_allclose(product(x).numpy(), expected)
+
+
+def test_replays_raise_what_kept_their_weights_from_being_computed() -> None:
+    """Again and again, until there are weights."""
+    weight = Tensor.ones(8).contiguous().realize()
+
+    @TinyJit
+    def scaled(x: Tensor) -> Tensor:
+        return (x * weight).realize()
+
+    x = Tensor.arange(8).float().realize()
+    for _ in range(4):
+        scaled(x)
+    queue = HostQueue("test")
+    buffer = weight.uop.buffer
+    buffer.add_use(queue.exec(Failing(), [], [], 1), True)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="not today"):
+            scaled(x).numpy()
+    queue.stop()
+
+
 def test_an_interrupted_wait_can_be_repeated(gate: Timeline) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     try:

@@ -273,6 +273,14 @@ class RepeatedUse:
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self.buffers = buffers
         self.reads = RepeatedReads()
+        self.was_ready = False
+        """whether the last run needed nothing that may have failed"""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nobody has written to any of the memory since a run that waited for all that had, and none
+        of that may have failed: the next run of the same queue need not look at them."""
+        return self.was_ready and self.reads.is_noted
 
     def note(self, point: TimelinePoint) -> bool:
         """As `Buffer.add_uses`, of a run at `point`. The buffers are looked at only where one may not know of

@@ -167,6 +167,11 @@ class Uses:
         found = [*self.before_reading(order), *self.reads, *repeated]
         return [p for p in found if p.queue is not order and not p.is_past] if found else found
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the content is there, and no command uses it."""
+        return not self.before_reading() and not self.before_writing()
+
     def add_read(self, point: TimelinePoint) -> None:
         """Take note of a command that reads. One later in a queue's order stands for those before it."""
         self.reads = [p for p in self.reads if p.queue is not point.queue and not p.is_past]

@@ -484,7 +484,9 @@ class Submission:
         queue = Device[device].queue
         self.queues.add(queue)
         self.seconds += seconds
-        sources = ordered(queue, buffers, outputs) if any(map(_USES, buffers)) else ()
+        waited_for = others if again.is_ready else buffers
+        sources = ordered(queue, waited_for, outputs) if any(map(_USES, waited_for)) else ()
+        again.was_ready = not sources
         self.giving = self.steps, queue, queue.accepted
         point = queue.exec_list(recorded, *changes, self.seconds, sources)
         self.note(point, others, outputs)

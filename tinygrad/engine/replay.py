@@ -200,7 +200,7 @@ class Together:
         if not isinstance(queue, ThreadedQueue):
             return False
         arguments, buffers = self.filled(given, lasting, values)
-        if any([uses is not None and uses.before_writing() for uses in map(_USES, buffers)]):
+        if not all([uses is None or uses.is_idle for uses in map(_USES, buffers)]):
             return False
         with queue.lock:
             if not queue.runs_here(self.seconds, ()):

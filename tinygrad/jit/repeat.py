@@ -111,7 +111,7 @@ class RepeatedCall:
             return False
         for buffer in (*memory, *self.others):
             uses = buffer.root.uses
-            if uses is not None and uses.before_writing():
+            if uses is not None and not uses.is_idle:
                 return False
         with queue.lock:
             if not queue.runs_here(command.seconds, ()):
