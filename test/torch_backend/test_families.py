@@ -41,7 +41,7 @@ PARTS = ("text_config", "vision_config", "audio_config", "encoder", "decoder")
 """Configurations inside of others."""
 MOST_PARAMETERS = 30_000_000
 """Of a family that has further sizes."""
-VANISHING = "the loss hardly depends on the weights: its gradients are rounding, and float64 has no grouped_mm"
+VANISHING = "the loss hardly depends on the weights: gradients are rounding, and float64 has no grouped_mm"
 EXCEPTIONS = {
     "afmoe": "an untrained router scores all experts alike, and PyTorch leaves open which are the first",
     "flex_olmo": VANISHING, "deepseek_v4": VANISHING,
