@@ -22,7 +22,7 @@ if not importlib.util.find_spec("onnx"):
 if not importlib.util.find_spec("torch"):
     collect_ignore += ["tinygrad/torch", "tinygrad/interop.py"]
     collect_ignore += [f"test/torch_backend/{name}.py"
-                       for name in ("beside_eager", "opinfo", "models", "networks")]
+                       for name in ("beside_eager", "models_beside_eager", "opinfo", "models", "networks")]
 if not all(importlib.util.find_spec(name) for name in ("openai", "httpx", "starlette", "uvicorn")):
     collect_ignore.append("test/running_server.py")
 

@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -426,9 +425,6 @@ def variable_values(kernel: CompiledKernel, item: ScheduleItem) -> list[int]:
     return [bound[name] for name in kernel.variables]
 
 
-_USES = attrgetter("uses")
-
-
 class Submission:
     """Steps that are given to queues together. They are ordered by the memory they use, and the host goes on
     while they run, unless that memory is also somebody else's."""
@@ -484,8 +480,8 @@ class Submission:
         queue = Device[device].queue
         self.queues.add(queue)
         self.seconds += seconds
-        waited_for = others if again.is_ready else buffers
-        sources = ordered(queue, waited_for, outputs) if any(map(_USES, waited_for)) else ()
+        used = others if again.is_ready else buffers
+        sources = ordered(queue, used, outputs) if any([buffer.uses for buffer in used]) else ()
         again.was_ready = not sources
         self.giving = self.steps, queue, queue.accepted
         point = queue.exec_list(recorded, *changes, self.seconds, sources)
