@@ -35,7 +35,6 @@ WHOLE = 2
 """And how long a sum may be that stays whole."""
 
 
-
 class LongSum(NamedTuple):
     """A loop of a sum, so many iterations of which, with the loops inside it, are a subtotal."""
 
@@ -83,7 +82,7 @@ def in_subtotals(nest: UOp, r: UOp, amount: int) -> UOp:
     def over_subtotals(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is not Ops.REDUCE:
             raise ValueError(f"r{r.identity} is no loop of REDUCEs alone")
-        around, inside = _around(node.closed_ranges, r)
+        around, inside = _outside_and_inside(node.closed_ranges, r)
 
         def total(value: UOp, short: UOp, loops: Sequence[UOp]) -> UOp:
             for ranges in ((short, *inside), loops):
@@ -100,7 +99,7 @@ def in_subtotals(nest: UOp, r: UOp, amount: int) -> UOp:
     return change_closers(nest, r, over_subtotals)
 
 
-def _around(loops: tuple[UOp, ...], r: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
+def _outside_and_inside(loops: tuple[UOp, ...], r: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
     """The loops outside and inside of one among them."""
     place = loops.index(r)
     return loops[:place], loops[place + 1:]
