@@ -533,3 +533,12 @@ def test_the_backend_is_registered_by_its_name() -> None:
     assert found[0] == "tinygrad.torch.backend:backend"
     add_one = torch.compile(lambda x: x + 1, backend="tinygrad")
     assert add_one(torch.ones(3)).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+def test_operators_of_a_number_and_a_tensor(name: str) -> None:
+    """As gradients of experts have them (PhiMoE)."""
+    operation = getattr(torch.ops.aten, name).Tensor
+    x = torch.rand(5) + 0.5
+    compiled = torch.compile(lambda x: operation(2.0, x), backend=backend)
+    torch.testing.assert_close(compiled(x), operation(2.0, x))

@@ -44,7 +44,10 @@ MOST_PARAMETERS = 30_000_000
 VANISHING = "the loss hardly depends on the weights: gradients are rounding, and float64 has no grouped_mm"
 EXCEPTIONS = {
     "afmoe": "an untrained router scores all experts alike, and PyTorch leaves open which are the first",
-    "flex_olmo": VANISHING, "deepseek_v4": VANISHING,
+    "paligemma": "TorchDynamo changes its results, whatever the backend",
+    "flex_olmo": VANISHING, "deepseek_v4": VANISHING, "muse_spark_text": VANISHING,
+    "phimoe": VANISHING,
+    "vits": "how long its results are is drawn at random", "hgnet_v2": "its results are no tensors",
 }
 
 

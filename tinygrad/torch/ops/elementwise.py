@@ -23,11 +23,15 @@ def scaled(x: Any, alpha: float) -> Any:
     return x if alpha == 1 else x * alpha
 
 
-def add(x: Tensor, y: Any, alpha: float = 1) -> Tensor:
+def add(x: Any, y: Any, alpha: float = 1) -> Tensor:
+    if not isinstance(x, Tensor):  # a number, as TorchDynamo writes `1 + x`
+        return add(scaled(y, alpha), x)
     return x.bitwise_or(y) if x.dtype == dtypes.bool else x.add(scaled(y, alpha))
 
 
-def mul(x: Tensor, y: Any) -> Tensor:
+def mul(x: Any, y: Any) -> Tensor:
+    if not isinstance(x, Tensor):
+        return mul(y, x)
     return x.bitwise_and(y) if x.dtype == dtypes.bool else x.mul(y)
 
 
