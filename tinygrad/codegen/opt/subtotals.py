@@ -61,8 +61,8 @@ def _cut(reduce: UOp) -> LongSum | None:
         if length > WHOLE:
             if not is_plain(loop):
                 return None
-            even = [n for n in range(1, loop.extent) if loop.extent % n == 0 and
-                    SHORTEST <= n * terms / SUBTOTAL <= LONGEST]
+            shortest, longest = (int(share * SUBTOTAL / terms) for share in (SHORTEST, LONGEST))
+            even = [n for n in range(max(1, shortest), min(longest + 1, loop.extent)) if loop.extent % n == 0]
             amount = max(even) if even else ceildiv(loop.extent, round(length))
             return None if amount == 1 and loop is reduce.closed_ranges[-1] else LongSum(loop, amount)
         terms *= loop.extent

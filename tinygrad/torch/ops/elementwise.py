@@ -24,7 +24,7 @@ def scaled(x: Any, alpha: float) -> Any:
 
 
 def add(x: Any, y: Any, alpha: float = 1) -> Tensor:
-    if not isinstance(x, Tensor):  # a number, as TorchDynamo writes `1 + x`
+    if not isinstance(x, Tensor):  # a number: a gradient of PhiMoE's has such a sum
         return add(scaled(y, alpha), x)
     return x.bitwise_or(y) if x.dtype == dtypes.bool else x.add(scaled(y, alpha))
 
