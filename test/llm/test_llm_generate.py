@@ -184,6 +184,39 @@ def test_a_cancelled_request_frees_its_slot(model, plain):
     assert requests[0].tokens == plain(PROMPTS[0], 50)[0]
 
 
+def test_likeliest_tokens_are_not_waited_for(model, plain, monkeypatch):
+    """Steps begin on what the one before found, none in vain but where an answer ends by what it says."""
+    generator, begun = model.generator, []
+    begin = generator._begin
+    monkeypatch.setattr(generator, "_begin", lambda *given: begun.append(len(given)) or begin(*given))
+    first, second = plain(PROMPTS[0], 12)[0], plain(PROMPTS[2], 12)[0]
+    assert generator.run(generator.submit(PROMPTS[0], greedy(12))).tokens == first
+    assert begun == [1] + 10 * [2] and generator.begun is None
+    begun.clear()
+    monkeypatch.setattr(model.tokenizer, "ends", frozenset([first[7]]))
+    at = first.index(first[7])
+    ended = generator.run(generator.submit(PROMPTS[0], Sampling(tokens=12)))
+    assert (ended.tokens, ended.finish) == (first[:at], Finish.STOP) and len(begun) == at + 1
+    assert generator.run(generator.submit(PROMPTS[2], greedy(12))).tokens == second
+    assert generator.run(generator.submit(PROMPTS[0], greedy(12), likelihoods=0)).tokens == first
+
+
+def test_who_joins_and_leaves_while_a_step_is_begun_changes_no_other(model, plain):
+    generator = model.generator
+    stays, goes = (generator.submit(prompt, greedy(20)) for prompt in (PROMPTS[0], PROMPTS[2]))
+    while len(stays.tokens) < 5:
+        generator.step()
+    assert generator.begun is not None
+    generator.cancel(goes)
+    joins = generator.submit(PROMPTS[3], greedy(9))
+    drawn = generator.submit(PROMPTS[1], greedy(9, temperature=1e-9))
+    while not generator.is_idle:
+        generator.step()
+    for request, prompt in ((stays, PROMPTS[0]), (joins, PROMPTS[3]), (drawn, PROMPTS[1])):
+        assert request.tokens == plain(prompt, len(request.tokens))[0]
+    assert goes.tokens == plain(PROMPTS[2], len(goes.tokens))[0]
+
+
 def test_embeddings_are_means_of_what_the_last_block_leaves(model, path):
     inner, config = model.generator.model, model.config
     prompt = PROMPTS[2]

@@ -151,6 +151,12 @@ class Together:
     def __post_init__(self) -> None:
         self.seconds = seconds_of(self.operations, self.bytes)
         self.changing = np.array([n for n, *_ in [*self.places, *self.variables]], np.intp)
+        distinct = {variable[1:]: variable for _, variable in self.variables}
+        self.distinct = list(distinct.values())
+        """variables that may differ: most are those of many kernels"""
+        numbers = {variable: number for number, variable in enumerate(distinct)}
+        self.numbers = np.array([numbers[variable[1:]] for _, variable in self.variables], np.intp)
+        """for each variable, the number of the one among `distinct` that has its value"""
         self.used = sorted(self.memory, key=lambda used: not self.memory[used])
         """what is written comes first"""
         self.outputs = sum(self.memory.values())
@@ -178,8 +184,9 @@ class Together:
         arguments, buffers = taken.arguments.copy(), taken.buffers.copy()
         for number, place in taken.open_arguments:
             arguments[number] = given[place].address
-        for number, (_, variable) in enumerate(self.variables, len(self.places)):
-            arguments[number] = values.of(variable)
+        if self.distinct:
+            found = np.array([values.of(variable) for variable in self.distinct], np.int64)
+            arguments[len(self.places):] = found[self.numbers]
         for number, place in taken.open_buffers:
             buffers[number] = given[place]
         return arguments, buffers

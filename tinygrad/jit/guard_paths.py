@@ -51,6 +51,10 @@ def _attribute(holder: Any, key: Any) -> Any:
     return vars(holder).get(key, _Nothing)
 
 
+def _class_attribute(holder: Any, key: Any) -> Any:
+    return vars(holder).get(key, _Nothing)
+
+
 def _slot(holder: Any, key: Any) -> Any:
     return getattr(holder, key, _Nothing)
 
@@ -66,14 +70,14 @@ def _content(holder: Any, key: Any) -> Any:
         return _Nothing
 
 
-_ALL_AT_ONCE: dict[Callable[[Any, Any], Any], Callable[[Any], Callable[[Any], Any]]] = {
-    _item: operator.attrgetter("__getitem__"),
-    _entry: operator.attrgetter("get"),
-    _global: operator.attrgetter("get"),
-    _attribute: operator.attrgetter("__dict__.get"),
+_READ_ALL: dict[Callable[[Any, Any], Any], Callable[[Iterable[Any], Iterable[Any]], Iterable[Any]]] = {
+    _item: functools.partial(map, operator.getitem),
+    _entry: functools.partial(map, dict.get),
+    _global: functools.partial(map, dict.get),
+    _attribute: lambda holders, keys: map(dict.get, map(vars, holders), keys),
 }
-"""What reads the parts of one holder as the functions above do, where they are there: in native code, for a
-model has hundreds, and every replay looks."""
+"""What reads a part of each of some holders as the functions above do, where it is there: in native code, for
+a model has hundreds, and every replay looks."""
 
 
 def reference_to(value: Any, ended: Callable[[Any], None] | None = None) -> Callable[[], Any]:
@@ -87,27 +91,23 @@ def reference_to(value: Any, ended: Callable[[Any], None] | None = None) -> Call
     return lambda: value
 
 
-class PathGuard(NamedTuple):
-    """Objects that stand in another one, under names or numbers."""
+class PathGuards(NamedTuple):
+    """Objects that stand in others, all read in the same way: by number, holder, key and identity."""
 
-    holder: Callable[[], Any]
-    read: Callable[[Any], Callable[[Any], Any]]
-    """what reads the parts of the holder"""
+    holders: list[Callable[[], Any]]
     keys: list[Any]
+    """the names or numbers under which they stand there"""
     identities: list[int]
     """the ids of the objects, which live"""
 
-
-def lead_there(paths: Iterable[PathGuard]) -> bool:
-    """Whether the objects are where they were."""
-    try:
-        for holder, read, keys, identities in paths:
-            value = holder()
-            if value is None or [*map(id, map(read(value), keys))] != identities:
-                return False
-    except IndexError:  # a list that has become shorter
-        return False
-    return True
+    def lead_there(self, read: Callable[[Any, Any], Any]) -> bool:
+        """Whether the objects are where they were."""
+        read_all = _READ_ALL.get(read, functools.partial(map, read))
+        try:
+            found = read_all(map(operator.call, self.holders), self.keys)
+            return [*map(id, found)] == self.identities
+        except (IndexError, TypeError):  # a list that has become shorter, None for a holder that is gone
+            return False
 
 
 def _read_now(read: Callable[[Any, Any], Any], holder: Callable[[], Any], key: Any) -> Any:
@@ -140,7 +140,8 @@ class GuardPaths:
                  known: Collection[int]) -> None:
         self.wanted = wanted
         self.known = known
-        self.path_guards: dict[tuple[Any, int], PathGuard] = {}
+        self.path_guards: dict[Callable[[Any, Any], Any], PathGuards] = {}
+        """by how they are read"""
         self.value_guards: list[Guard] = []
         self.values: list[Any] = []
         """the objects that are held, so that their ids stay theirs: weakly, where that can be"""
@@ -178,17 +179,14 @@ class GuardPaths:
 
     def lead_there(self, inputs: Inputs) -> bool:
         """Whether all ways still lead where they led."""
-        return not self.gone and lead_there(self.path_guards.values())
+        return not self.gone and all([guards.lead_there(read) for read, guards in self.path_guards.items()])
 
     def note(self, read: Callable[[Any, Any], Any], holder: Any, key: Any, value: Any) -> None:
         """Take note of an object that stands in another one."""
-        path_guards = self.path_guards.get((read, id(holder)))
-        if path_guards is None:
-            of_holder = _ALL_AT_ONCE.get(read, lambda holder: functools.partial(read, holder))
-            path_guards = self.path_guards[read, id(holder)] = PathGuard(reference_to(holder), of_holder, [],
-                                                                         [])
-        path_guards.keys.append(key)
-        path_guards.identities.append(id(value))
+        guards = self.path_guards.setdefault(read, PathGuards([], [], []))
+        guards.holders.append(reference_to(holder))
+        guards.keys.append(key)
+        guards.identities.append(id(value))
         self.values.append(reference_to(value, self.gone.append))
 
     def follow(self, value: Any, depth: int = 0) -> bool:
@@ -301,7 +299,7 @@ def parts_of_class(value: type) -> Iterator[PathStep]:
     """The tensors that the users' classes among a class and its bases hold, and what may hold some."""
     for base in value.__mro__:
         if is_users(base):
-            yield from ((_attribute, base, key, child) for key, child in list(vars(base).items())
+            yield from ((_class_attribute, base, key, child) for key, child in list(vars(base).items())
                         if isinstance(child, (Tensor, list, tuple, dict, deque)) or is_users(type(child)))
 
 

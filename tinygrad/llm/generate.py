@@ -6,7 +6,8 @@ that is past its prompt. Requests join and leave between steps. A slot remembers
 is done: a prompt that begins with the same tokens goes on from there, or copies them where they are in use.
 
 One trace serves every length and slot: pieces of prompts, and one for each number of rows (1, 2, 4, ...) of
-sequences that go on together.
+sequences that go on together. Where each takes its likeliest token, the next step begins on the device's own
+choice before the host has read it: an answer that turns out to have ended has computed one token in vain.
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tinygrad.dtype import DTypeLike
+from tinygrad.dtype import DTypeLike, dtypes
 from tinygrad.graph.uop import UOp
 from tinygrad.jit import TinyJit
 from tinygrad.llm.cache import Cache
@@ -100,6 +101,12 @@ class Request:
         """Whether its prompt is not read yet."""
         return not self.tokens and self.finish is None
 
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether its next token is the one of the highest score, and nothing else is wanted of the
+        scores."""
+        return self.mask is None and self.likelihoods is None and self.sampling.takes_likeliest
+
     def take(self, token: int, is_end: bool) -> None:
         """Add a token; end where it, or the text that it completes, says so."""
         assert self.stream is not None
@@ -136,6 +143,19 @@ class Request:
         self.unsure = self.unsure[len(self.unsure) - held:]
 
 
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """A step that adds a token to each of some requests, whose result nobody has read yet."""
+
+    requests: Sequence[Request]
+    rows: Sequence[int]
+    """for each request, the row of its slot"""
+    scores: Tensor
+    """(rows, vocabulary)"""
+    likeliest: Tensor
+    """(rows, 1): the tokens of the highest scores"""
+
+
 class Generator:
     """A model with a cache of `slots` sequences of up to `length` tokens, and the requests that it works on.
 
@@ -160,6 +180,8 @@ class Generator:
         self.used = [0] * slots
         self.steps = 0
         self.waiting: deque[Request] = deque()
+        self.begun: Begun | None = None
+        """the step after the last one that was read"""
         self._read = TinyJit(self._scores_of_last)
         self._sum = TinyJit(self._sum_of_hidden)
         self._next = TinyJit(self._scores_of_rows)
@@ -219,10 +241,12 @@ class Generator:
         if reading:
             changed.append(min(reading, key=self._order))
             self._read_more(changed[0])
-        changed += self._go_on([r for r in self.active if r is not None and r not in reading])
+        changed += self._go_on([r for r in self.active if r is not None and r not in reading], not reading)
         for request in changed:
             if request.finish is not None:
                 self._free(request)
+        if not any(self.active):
+            self.begun = None
         return changed
 
     def run(self, request: Request, show: Callable[[str], None] | None = None) -> Request:
@@ -295,26 +319,61 @@ class Generator:
         positions = np.minimum(np.arange(start, start + self.chunk), self.length - 1).astype(np.int32)[None]
         return self._given(tokens), self._given(positions)
 
-    def _go_on(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """Add a token to each of these: alone, or with all slots up to the last one of them."""
-        if not requests:
-            return requests
+    def _go_on(self, requests: Sequence[Request], is_alone: bool) -> Sequence[Request]:
+        """Add a token to each of these: those of the step that is begun, if there is one. `is_alone`: nobody
+        else is worked on, so that the next step can begin already."""
+        begun, self.begun = self.begun, None
+        if begun is None or not any(request in requests for request in begun.requests):
+            if not requests:
+                return requests
+            begun = self._begin(requests)
+        if is_alone and list(begun.requests) == list(requests) and all(map(self._goes_on, requests)):
+            self.begun = self._begin(requests, begun.likeliest)
+        going = [(request, row) for request, row in zip(begun.requests, begun.rows) if request in requests]
+        if all(request.takes_likeliest for request, _ in going):
+            likeliest = begun.likeliest.numpy()
+            for request, row in going:
+                self._hold(request)
+                self._take(request, int(likeliest[row, 0]))
+        else:
+            scores = begun.scores.numpy()
+            for request, row in going:
+                self._hold(request)
+                self._choose(request, scores[row])
+        return [request for request, _ in going]
+
+    def _goes_on(self, request: Request) -> bool:
+        """Whether a request takes the likeliest token and then one more, unless that one ends it."""
+        written = len(request.tokens) + 1
+        return request.takes_likeliest and written < request.sampling.tokens and \
+            len(request.prompt) + written < self.length
+
+    def _begin(self, requests: Sequence[Request], tokens: Tensor | None = None) -> Begun:
+        """Begin to add a token to each of these: alone, or with all slots up to the last one of them.
+        `tokens` (rows, 1): what a step of the same requests that is not read yet finds."""
         slots = [r.slot for r in requests if r.slot is not None]
         first, rows = slots[0], 1
         if len(slots) > 1:
             first, rows = 0, min(1 << (max(slots)).bit_length(), self.slots)
-        tokens = np.zeros((rows, 1), np.int32)
-        places = [min(len(self.held[slot]), self.length - 1) for slot in range(first, first + rows)]
-        for request, slot in zip(requests, slots):
-            tokens[slot - first] = request.tokens[-1]
-        positions = self._given(np.array(places, np.int32)[:, None])
-        scores = self._next(self._given(tokens), positions, self._slot(first) if rows == 1 else 0,
-                            [self._place(i, place) for i, place in enumerate(places)],
-                            self._length(max(places[slot - first] for slot in slots) + 1)).numpy()
-        for request, slot in zip(requests, slots):
-            self.held[slot].append(request.tokens[-1])
-            self._choose(request, scores[slot - first])
-        return requests
+        places = [min(len(held), self.length - 1) for held in self.held[first:first + rows]]
+        if tokens is None:
+            last = np.zeros((rows, 1), np.int32)
+            for request, slot in zip(requests, slots):
+                last[slot - first] = request.tokens[-1]
+            tokens = self._given(last)
+        else:
+            for slot in slots:
+                places[slot - first] += 1
+        scores, likeliest = self._next(
+            tokens, self._given(np.array(places, np.int32)[:, None]), self._slot(first) if rows == 1 else 0,
+            [self._place(i, place) for i, place in enumerate(places)],
+            self._length(max(places[slot - first] for slot in slots) + 1))
+        return Begun(tuple(requests), [slot - first for slot in slots], scores, likeliest)
+
+    def _hold(self, request: Request) -> None:
+        """The cache has what a request's last token left there."""
+        assert request.slot is not None
+        self.held[request.slot].append(request.tokens[-1])
 
     def _choose(self, request: Request, scores: Scores) -> None:
         """The next token of a request, and whether it ends there. A mask that fails ends it, and no other."""
@@ -332,12 +391,19 @@ class Generator:
                 request.end(Finish.STOP)
                 return
         token = choose(scores, request.prompt + request.tokens, request.sampling, request.rng, request.tokens)
-        ends = token in self.tokenizer.ends and not request.sampling.ignore_ends
+        ends = self._ends(request, token)
         if request.likelihoods is not None and not ends:
             request.noted.append(_likelihood(scores, token, request.likelihoods))
         if request.mask is not None and not ends:
             request.mask.accept(token)
-        request.take(token, ends)
+        self._take(request, token)
+
+    def _ends(self, request: Request, token: int) -> bool:
+        return token in self.tokenizer.ends and not request.sampling.ignore_ends
+
+    def _take(self, request: Request, token: int) -> None:
+        """Add a token to a request, which ends it where it is such a token or the last that has room."""
+        request.take(token, self._ends(request, token))
         if request.finish is None and len(request.prompt) + len(request.tokens) >= self.length:
             request.end(Finish.LENGTH)
 
@@ -368,10 +434,14 @@ class Generator:
         return hidden.sum((0, 1)).realize()
 
     def _scores_of_rows(self, tokens: Tensor, positions: Tensor, slot: Any, places: list[Any],
-                        length: Any) -> Tensor:
-        """Scores (rows, vocabulary) after one token for each of the slots from `slot` on."""
+                        length: Any) -> tuple[Tensor, Tensor]:
+        """Scores (rows, vocabulary) after one token for each of the slots from `slot` on, and the tokens
+        (rows, 1) of the highest."""
         hidden = self.model.hidden(tokens, positions, self.cache, slot, places, length)
-        return self.model.logits(hidden[:, -1]).realize()
+        scores = self.model.logits(hidden[:, -1]).contiguous()
+        likeliest = scores.argmax(-1, keepdim=True).cast(dtypes.int32)
+        Tensor.realize(scores, likeliest)
+        return scores, likeliest
 
     def _copy_slot(self, target: Any, source: Any, tokens: Any) -> None:
         """The first tokens of a slot into another one."""

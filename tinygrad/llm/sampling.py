@@ -53,6 +53,12 @@ class Sampling:
         if any(not text for text in self.stop):
             raise ValueError("a stop text has at least one character")
 
+    @property
+    def takes_likeliest(self) -> bool:
+        """Whether the token of the highest score comes next, whatever came before."""
+        return self.temperature == 0 and self.repetition_penalty == 1 and not (
+            self.presence_penalty or self.frequency_penalty or self.logit_bias)
+
     def generator(self) -> np.random.Generator:
         return np.random.default_rng(None if self.seed is None else self.seed % (1 << 64))
 
