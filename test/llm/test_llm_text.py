@@ -348,6 +348,36 @@ def test_what_is_kept_has_its_share(settings_, kept, temperature):
     np.testing.assert_allclose(shares, softmax(SCORES[kept].astype(np.float64) / temperature), rtol=1e-6)
 
 
+def sorted_whole(scores, sampling):
+    """What `probabilities` gives, by sorting all tokens."""
+    kept = np.argsort(-scores, kind="stable")[:sampling.top_k or len(scores)]
+    kept = kept[scores[kept] > -np.inf]
+    shares = softmax(scores[kept].astype(np.float64) / sampling.temperature)
+    few = len(kept) if sampling.top_p == 1 else int(np.searchsorted(np.cumsum(shares), sampling.top_p)) + 1
+    few = min(few, int((shares >= sampling.min_p * shares[0]).sum()))
+    return kept[:few], shares[:few] / shares[:few].sum()
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0, 50.0])
+@pytest.mark.parametrize("settings_", [dict(), dict(top_k=700), dict(top_p=0.95),
+                                       dict(top_p=0.999, top_k=3000),
+                                       dict(min_p=0.01), dict(min_p=1e-6, top_p=0.99)])
+@pytest.mark.parametrize("masked", [0, 4990])
+def test_few_of_many_tokens_are_those_of_sorting_all(temperature, settings_, masked):
+    rng = np.random.default_rng(3)
+    scores = rng.normal(0, 3, 5000).round(1).astype(np.float32)  # with ties
+    scores[rng.permutation(5000)[:masked]] = -np.inf
+    sampling = Sampling(temperature=temperature, **settings_)
+    tokens, shares = sorted_whole(scores, sampling)
+    found = probabilities(scores, sampling)
+    assert found[0].tolist() == tokens.tolist()
+    np.testing.assert_allclose(found[1], shares, rtol=1e-9)
+    for draw in rng.random(20):
+        some, parts = probabilities(scores, sampling, draw)
+        at = int(np.searchsorted(np.cumsum(parts), draw))
+        assert some[at] == tokens[int(np.searchsorted(np.cumsum(shares), draw))]
+
+
 def test_draws_follow_the_probabilities():
     sampling = Sampling(temperature=0.7)
     rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -70,11 +70,12 @@ def _content(holder: Any, key: Any) -> Any:
         return _Nothing
 
 
-_READ_ALL: dict[Callable[[Any, Any], Any], Callable[[Iterable[Any], Iterable[Any]], Iterable[Any]]] = {
+_Reads: TypeAlias = Callable[[Iterable[Any], Iterable[Any]], Iterable[Any]]
+_READ_ALL: dict[Callable[[Any, Any], Any], _Reads] = {
     _item: functools.partial(map, operator.getitem),
     _entry: functools.partial(map, dict.get),
     _global: functools.partial(map, dict.get),
-    _attribute: lambda holders, keys: map(dict.get, map(vars, holders), keys),
+    _attribute: lambda holders, keys: map(dict.get, map(operator.attrgetter("__dict__"), holders), keys),
 }
 """What reads a part of each of some holders as the functions above do, where it is there: in native code, for
 a model has hundreds, and every replay looks."""
@@ -102,11 +103,11 @@ class PathGuards(NamedTuple):
 
     def lead_there(self, read: Callable[[Any, Any], Any]) -> bool:
         """Whether the objects are where they were."""
-        read_all = _READ_ALL.get(read, functools.partial(map, read))
+        read_all: _Reads = _READ_ALL.get(read) or functools.partial(map, read)
         try:
-            found = read_all(map(operator.call, self.holders), self.keys)
+            found = read_all([holder() for holder in self.holders], self.keys)
             return [*map(id, found)] == self.identities
-        except (IndexError, TypeError):  # a list that has become shorter, None for a holder that is gone
+        except (AttributeError, IndexError, TypeError):  # a list is shorter now, or a holder is gone
             return False
 
 

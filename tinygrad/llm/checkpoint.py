@@ -39,8 +39,9 @@ class Checkpoint:
         return self.path.is_file()
 
     def to(self, device: str) -> dict[str, Packed]:
-        """The weights on a device."""
-        moved = {name: packed.to(device) for name, packed in self.weights.items()}
+        """The weights on a device, there to stay: no gradient goes on from them to the file."""
+        with Tensor.no_grad():
+            moved = {name: packed.to(device) for name, packed in self.weights.items()}
         Tensor.realize(*(packed.stored for packed in moved.values()))
         return moved
 

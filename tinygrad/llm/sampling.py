@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Scores: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+FIRST = 64
+"""Tokens that are looked at first: they nearly always have the probability that is asked for."""
 
 
 @dataclass(frozen=True)
@@ -92,20 +94,32 @@ def biased(scores: Scores, answered: Sequence[int], sampling: Sampling) -> Score
     return changed
 
 
-def probabilities(scores: Scores, sampling: Sampling) -> tuple[Scores, Scores]:
-    """(tokens, their probabilities), the likeliest first: of those that the settings keep."""
-    if sampling.top_k and sampling.top_k < len(scores):
-        kept = np.argpartition(scores, -sampling.top_k)[-sampling.top_k:]
-    else:
-        kept = np.arange(len(scores))
-    kept = kept[np.argsort(-scores[kept], kind="stable")]
-    below = scores[kept].astype(np.float64) - float(scores[kept[0]])
+def likeliest(scores: Scores, count: int) -> Scores:
+    """The tokens of the `count` highest scores, the highest first; fewer where no more can come (-inf)."""
+    least = np.partition(scores, len(scores) - count)[len(scores) - count]
+    tokens = np.flatnonzero((scores >= least) & (scores > -np.inf))
+    return np.asarray(tokens[np.argsort(-scores[tokens], kind="stable")][:count])
+
+
+def probabilities(scores: Scores, sampling: Sampling, share: float = 1.0) -> tuple[Scores, Scores]:
+    """(tokens, their probabilities), the likeliest first, of those that the settings keep: all, or so many
+    that they have this `share` together. To sort all tokens takes longer than to compute their scores."""
+    most = min(sampling.top_k or len(scores), len(scores))
     with np.errstate(over="ignore"):  # a temperature near 0 leaves the likeliest alone
-        shares = np.exp(below / sampling.temperature)
-    shares /= shares.sum()
-    few = int(np.searchsorted(np.cumsum(shares), sampling.top_p)) + 1 if sampling.top_p < 1 else len(shares)
-    few = min(few, int((shares >= sampling.min_p * shares[0]).sum()))
-    return kept[:few], shares[:few] / shares[:few].sum()
+        weights = np.exp((scores.astype(np.float64) - float(scores.max())) / sampling.temperature)
+    count = most if sampling.top_k else min(FIRST, most)
+    while True:
+        tokens = likeliest(scores, count)
+        of_all = weights[tokens].sum() if sampling.top_k else weights.sum()
+        shares = weights[tokens] / of_all
+        summed = np.cumsum(shares)
+        few = int(np.searchsorted(summed, sampling.top_p)) + 1 if sampling.top_p < 1 else len(tokens)
+        few = min(few, len(tokens), int((shares >= sampling.min_p * shares[0]).sum()))
+        if few < count or count == most:
+            return tokens[:few], shares[:few] / summed[few - 1]
+        if summed[-1] >= share and sampling.top_p >= 1 and sampling.min_p == 0:  # all are kept
+            return tokens, shares
+        count = min(8 * count, most)
 
 
 def choose(scores: Scores, said: Sequence[int], sampling: Sampling, rng: np.random.Generator,
@@ -117,6 +131,7 @@ def choose(scores: Scores, said: Sequence[int], sampling: Sampling, rng: np.rand
     scores = penalised(scores, window, sampling.repetition_penalty)
     if sampling.temperature == 0:
         return int(scores.argmax())
-    tokens, shares = probabilities(scores, sampling)
-    drawn = int(np.searchsorted(np.cumsum(shares), rng.random()))
+    draw = rng.random()
+    tokens, shares = probabilities(scores, sampling, draw)
+    drawn = int(np.searchsorted(np.cumsum(shares), draw))
     return int(tokens[min(drawn, len(tokens) - 1)])

@@ -19,6 +19,7 @@ from tinygrad.graph.leaf_tensors import with_gradient_of, without_detaches
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.shape.shapetracker import ShapeTracker
+from tinygrad.tensor.live import Unrealized
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -52,6 +53,7 @@ class AliasSet:
     def substitute(self, changes: Mapping[UOp, UOp]) -> None:
         for tensor in self.tensors:
             tensor._uop = tensor._uop.substitute(changes)
+            Unrealized.note(tensor._uop)
         self.base = self.base.substitute(changes)
 
     def show(self, base: UOp) -> None:

@@ -8,6 +8,7 @@ which finds its leaves among them, and by the JIT.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import weakref
 from collections.abc import Collection, Sequence
@@ -23,9 +24,11 @@ from tinygrad.graph.writes import Readers, pending_writes
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
-LIVE: dict[weakref.ref[Tensor], None] = {}
-"""Every tensor that exists, in the order in which they were made; a `weakref.WeakSet` has no order, and takes
-three times as long for each."""
+LIVE: dict[weakref.ref[Tensor], int] = {}
+"""Every tensor that exists, in the order in which they were made, with its number among those that ever were;
+a `weakref.WeakSet` has no order, and takes three times as long for each."""
+numbers = itertools.count(1)
+"""The next of them."""
 
 
 def live_tensors() -> list[Tensor]:
@@ -33,10 +36,38 @@ def live_tensors() -> list[Tensor]:
     return [tensor for reference in list(LIVE) if (tensor := reference()) is not None]
 
 
-def unrealized_tensors() -> list[Tensor]:
-    """The live tensors that are not fully realized: asked of all there are, in every replay."""
-    return [t for reference in list(LIVE) if (t := reference()) is not None
-            and t._uop.flags & (MEMORY | WRITES) != MEMORY]
+class Unrealized:
+    """What is known of the live tensors that are not fully realized: every replay asks, of models with
+    thousands that are."""
+
+    changes = 0
+    """how often a tensor came to stand for another node that is none of memory"""
+    known: tuple[int, int, list[weakref.ref[Tensor]]] = 0, 0, []
+    """`changes` when somebody asked last, the number of the newest tensor then, those that were not"""
+
+    @classmethod
+    def note(cls, node: UOp) -> None:
+        """A tensor stands for another node now."""
+        if node.flags & (MEMORY | WRITES) != MEMORY:
+            cls.changes += 1
+
+    @classmethod
+    def tensors(cls) -> list[Tensor]:
+        """The live ones. Looks at those that were not realized, and newer ones, while no other can be."""
+        changes, references = cls.changes, list(LIVE)
+        known, last, asked = cls.known
+        if changes != known:
+            last, asked = 0, []
+        newest = next((n for r in reversed(references) if (n := LIVE.get(r)) is not None), last)
+        newer = references if last == 0 else [*itertools.takewhile(
+            lambda r: LIVE.get(r, newest) > last, reversed(references))][::-1]
+        found = [(r, t) for r in [*asked, *newer] if (t := r()) is not None
+                 and t._uop.flags & (MEMORY | WRITES) != MEMORY]
+        cls.known = changes, newest, [r for r, _ in found]
+        return [t for _, t in found]
+
+
+unrealized_tensors = Unrealized.tensors
 
 
 def placed(tensors: Sequence[Tensor]) -> list[UOp]:

@@ -52,9 +52,10 @@ from tinygrad.tensor.keeping import keep_values, schedule_with_kept
 from tinygrad.tensor.live import (
     LIVE,
     LeavesOfTensors,
+    Unrealized,
     flags_of,
     note_computed,
-    note_realized,
+    numbers,
     placed,
     with_pending_readers,
 )
@@ -130,7 +131,7 @@ class Tensor(Methods):
 
     def _init(self, uop: UOp, device: Placement) -> None:
         self._uop, self._device = uop, device
-        LIVE[weakref.ref(self, LIVE.pop)] = None
+        LIVE[weakref.ref(self, LIVE.pop)] = next(numbers)
         if (watcher := observer.active) is not None and uop.op is not Ops.BUFFER:
             watcher.tensor_made(uop)
 
@@ -144,7 +145,7 @@ class Tensor(Methods):
         if device is None:
             device = operands[0]._device if operands else canonical_device(None)
         result._uop, result._device = uop, device  # as `_init` does: a call less, for each operation
-        LIVE[weakref.ref(result, LIVE.pop)] = None
+        LIVE[weakref.ref(result, LIVE.pop)] = next(numbers)
         if (watcher := observer.active) is not None and uop.op is not Ops.BUFFER:
             watcher.tensor_made(uop)
         return result
@@ -234,6 +235,7 @@ class Tensor(Methods):
     def uop(self, node: UOp) -> None:
         self._uop = node
         self._alias_set = None
+        Unrealized.note(node)
 
     def _show(self, node: UOp) -> None:
         """Stand for `node`, another one of the same value, together with the views of this tensor."""
@@ -245,7 +247,7 @@ class Tensor(Methods):
     def substitute(self, changes: Mapping[UOp, UOp]) -> None:
         """Stand for the node with `changes` made to its graph, as all do that share its value."""
         if self._alias_set is None:
-            self._uop = self.uop.substitute(changes)
+            self.uop = self.uop.substitute(changes)
         else:
             self._alias_set.substitute(changes)
 
@@ -376,13 +378,9 @@ class Tensor(Methods):
                 flags = flags_of(tensors)
             if flags & COSTLY or Capture.active is not None:
                 keep_values([t for t in tensors if not t._is_realized])
-            if flags & WRITES:
-                overwriting = Overwriting([write.src[0].base.storage for write in writes])
-                realize_uops(placed([t for t in tensors if not t._is_realized]),
-                             lambda: note_computed(tensors, writes, overwriting))
-            else:
-                realize_uops(placed([t for t in tensors if not t._is_realized]),
-                             lambda: note_realized(tensors))
+            overwriting = Overwriting([write.src[0].base.storage for write in writes])
+            realize_uops(placed([t for t in tensors if not t._is_realized]),
+                         lambda: note_computed(tensors, writes, overwriting))
         return self
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
