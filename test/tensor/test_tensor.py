@@ -10,8 +10,9 @@ import pytest
 from arrays import close, drawn, same
 
 from tinygrad import Device, Tensor, TinyJit, dtypes
+from tinygrad.graph.node_flags import MEMORY, WRITES
 from tinygrad.graph.ops import Ops
-from tinygrad.tensor.live import live_tensors
+from tinygrad.tensor.live import live_tensors, unrealized_tensors
 
 rng = np.random.default_rng(0)
 
@@ -380,6 +381,19 @@ def test_training_flag():
         return Tensor.training
 
     assert inside() is True and Tensor.training is False
+
+
+def test_unrealized_tensors_are_found_among_those_that_can_be():
+    """In the order in which they were made, after every kind of step that makes one lazy, or realises it."""
+    rng, held = np.random.default_rng(0), [Tensor([1.0, 2.0]).realize() for _ in range(6)]
+    steps = (lambda t: held.append(t + 1), lambda t: held.append(t.reshape(1, 2).reshape(2)),
+             lambda t: held.pop(0) if len(held) > 4 else None, lambda t: t.realize(),
+             lambda t: t.assign(t * 2), lambda t: t.replace(t + 3), lambda t: held.append(Tensor([5.0, 6.0])),
+             lambda t: held.append(t.flip(0)), lambda t: t.__setitem__(0, 7.0), lambda t: None)
+    for _ in range(400):
+        steps[rng.integers(len(steps))](held[rng.integers(len(held))])
+        assert [*map(id, unrealized_tensors())] == [
+            id(t) for t in live_tensors() if t._uop.flags & (MEMORY | WRITES) != MEMORY]
 
 
 def test_live_tensors_are_not_kept_alive():
