@@ -1,9 +1,9 @@
 """The server under load: a process of its own, 32 clients at once, clients killed at random.
 
-LOAD_SECONDS is how long clients ask (8), LOAD_KILLED how many of them are killed while they are answered (8,
-and twice as many), LOAD_MODEL which model, for instance smollm2 (a tiny one otherwise).
-How many tokens a second they get is printed (`pytest -s`) and not tested: a tiny model takes less time than
-its HTTP.
+LOAD_SECONDS is how long clients ask (8), LOAD_TOKENS how many tokens they ask for at once (24, after as many
+of a prompt), LOAD_KILLED how many of them are killed while they are answered (8, and twice as many),
+LOAD_MODEL which model, for instance smollm2 (a tiny one otherwise). How many tokens a second they get is
+printed (`pytest -s`) and not tested: a tiny model takes less time than its HTTP.
 """
 import asyncio
 import os
@@ -27,7 +27,8 @@ import httpx  # noqa: E402
 from tiny_models import write_tiny  # noqa: E402
 
 pytestmark = pytest.mark.slow
-CLIENTS, TOKENS = 32, 24
+CLIENTS = 32
+TOKENS = int(os.environ.get("LOAD_TOKENS", "24"))
 SECONDS = float(os.environ.get("LOAD_SECONDS", "8"))
 KILLED = int(os.environ.get("LOAD_KILLED", "8"))
 

@@ -161,14 +161,23 @@ class CWriter(CArithmetic, LaneReduction):
         if len(node.src) == 3:
             begin, bound = self.values[node.src[1]], self.values[node.src[2]]
         if kind is RangeKind.THREAD:
-            begin = "begin"
-            bound = "end" if node.src[0].op is Ops.CONST else \
-                self.emit("end", dtypes.index, f"end < {bound} ? end : {bound}")
+            begin, bound = self.share_of(node, bound)
         counter = self.fresh("i")
         self.values[node] = counter
         self.line(f"for ({self.functions.type(dtypes.index)} {counter} = {begin}; {counter} < {bound}; "
                   f"{counter}++) {{")
         self.depth += 1
+
+    def share_of(self, node: UOp, bound: str) -> tuple[str, str]:
+        """[begin, end) of a THREAD loop in this call, as `llvm.py` has it."""
+        extent = node.src[0]
+        if extent.op is Ops.CONST:
+            return "begin", "end"
+        if extent.ranges:
+            return "begin", self.emit("end", dtypes.index, f"end < {bound} ? end : {bound}")
+        begin, end = (self.emit(name, dtypes.index, f"{name} * ({bound}) / {node.extent}")
+                      for name in ("begin", "end"))
+        return begin, end
 
     def close_loop(self, node: UOp) -> None:
         self.depth -= 1

@@ -260,9 +260,7 @@ class LLVMWriter(TileStatements, LaneReduction):
         if len(node.src) == 3:
             begin, bound = self.values[node.src[1]], self.values[node.src[2]]
         if kind is RangeKind.THREAD:
-            begin = "%begin"
-            bound = "%end" if extent.op is Ops.CONST else \
-                self.intrinsic("end", "smin.i64", "i64", f"i64 %end, i64 {bound}")
+            begin, bound = self.share_of(node, bound)
         unique = f"{identity}.{self.loop_count}"
         is_entered = kind is RangeKind.LOOP and len(node.src) == 1 and \
             extent.op is Ops.CONST and extent.arg > 0
@@ -281,6 +279,18 @@ class LLVMWriter(TileStatements, LaneReduction):
         self.values[node] = counter
         self.open_loops[node] = loop
         self.loop_count += 1
+
+    def share_of(self, node: UOp, bound: str) -> tuple[str, str]:
+        """[begin, end) of a THREAD loop in this call: where it ends at a size, that share of its iterations
+        which the call's are of the most that there can be."""
+        extent = node.src[0]
+        if extent.op is Ops.CONST:
+            return "%begin", "%end"
+        if extent.ranges:
+            return "%begin", self.intrinsic("end", "smin.i64", "i64", f"i64 %end, i64 {bound}")
+        times = [self.emit("times", f"mul i64 %{end}, {bound}") for end in ("begin", "end")]
+        begin, end = (self.emit("share", f"sdiv i64 {n}, {node.extent}") for n in times)
+        return begin, end
 
     def close_loop(self, node: UOp) -> None:
         loop = self.open_loops.pop(node.src[0])

@@ -127,7 +127,11 @@ class _Writer:
             raise ValueError(f"kernel {self.name}: a range of kind {kind.name} is no loop ({node})")
         name = f"i{self.number}"
         self.number += 1
-        begin, end = ("0", extent) if kind is RangeKind.LOOP else ("begin", f"min(end, {extent})")
+        begin, end = "0", extent
+        if kind is RangeKind.THREAD:
+            begin, end = "begin", f"min(end, {extent})"
+            if node.src[0].op is not Ops.CONST and not node.src[0].ranges:
+                begin, end = (f"{name} * ({extent}) // {node.extent}" for name in ("begin", "end"))
         if len(node.src) == 3:
             begin, end = self.values[node.src[1]], self.values[node.src[2]]
         self.line(f"for {name} in counted({begin}, {end}):")

@@ -47,7 +47,7 @@ from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.opt.subtotals import long_sum
 from tinygrad.codegen.prefix_sum import prefix_sums
-from tinygrad.codegen.ranges import ACCUMULATING
+from tinygrad.codegen.ranges import ACCUMULATING, is_plain
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
@@ -224,7 +224,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         second = seconds.pop() if len(seconds) == 1 else None
         few = outermost.extent < 2 * self.machine.threads or self.busy_share(outermost) < BUSY_ENOUGH
         if few and second is not None:
-            if self.encloses_the_same(outermost, second):
+            if is_plain(outermost) and is_plain(second) and self.encloses_the_same(outermost, second):
                 self.take(Merge(outermost.identity, second.identity))
                 outermost = next(r for r in self.nest.src[0].closed_ranges if r.kind is RangeKind.LOOP)
             elif not self.reduces_between(second):
