@@ -8,7 +8,6 @@ which finds its leaves among them, and by the JIT.
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
 import weakref
 from collections.abc import Collection, Sequence
@@ -20,15 +19,14 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import Readers, pending_writes
+from tinygrad.helpers import exclusive
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
-LIVE: dict[weakref.ref[Tensor], int] = {}
-"""Every tensor that exists, in the order in which they were made, with its number among those that ever were;
-a `weakref.WeakSet` has no order, and takes three times as long for each."""
-numbers = itertools.count(1)
-"""The next of them."""
+LIVE: dict[weakref.ref[Tensor], None] = {}
+"""Every tensor that exists, in the order in which they were made; a `weakref.WeakSet` has no order, and takes
+three times as long for each."""
 
 
 def live_tensors() -> list[Tensor]:
@@ -42,8 +40,8 @@ class Unrealized:
 
     changes = 0
     """how often a tensor came to stand for another node that is none of memory"""
-    known: tuple[int, int, list[weakref.ref[Tensor]]] = 0, 0, []
-    """`changes` when somebody asked last, the number of the newest tensor then, those that were not"""
+    known: tuple[int, list[weakref.ref[Tensor]]] = 0, []
+    """`changes` when somebody asked last, and those that were not realized then"""
 
     @classmethod
     def note(cls, node: UOp) -> None:
@@ -52,18 +50,24 @@ class Unrealized:
             cls.changes += 1
 
     @classmethod
+    @exclusive
     def tensors(cls) -> list[Tensor]:
-        """The live ones. Looks at those that were not realized, and newer ones, while no other can be."""
-        changes, references = cls.changes, list(LIVE)
-        known, last, asked = cls.known
-        if changes != known:
-            last, asked = 0, []
-        newest = next((n for r in reversed(references) if (n := LIVE.get(r)) is not None), last)
-        newer = references if last == 0 else [*itertools.takewhile(
-            lambda r: LIVE.get(r, newest) > last, reversed(references))][::-1]
-        found = [(r, t) for r in [*asked, *newer] if (t := r()) is not None
+        """The live ones. Looks at those that were not realized, and at newer ones, while no other can be."""
+        changes, references, (known, unrealized) = cls.changes, list(LIVE), cls.known
+        cls.known = -1, []  # an interrupt before the end makes the next call look at all
+        newer = []
+        for reference in reversed(references):
+            tensor = reference()
+            if tensor is not None:
+                if tensor._was_looked_at:
+                    break
+                tensor._was_looked_at = True
+                newer.append(reference)
+        if changes == known:
+            references = [*unrealized, *reversed(newer)]
+        found = [(r, t) for r in references if (t := r()) is not None
                  and t._uop.flags & (MEMORY | WRITES) != MEMORY]
-        cls.known = changes, newest, [r for r, _ in found]
+        cls.known = changes, [r for r, _ in found]
         return [t for _, t in found]
 
 

@@ -55,7 +55,6 @@ from tinygrad.tensor.live import (
     Unrealized,
     flags_of,
     note_computed,
-    numbers,
     placed,
     with_pending_readers,
 )
@@ -89,6 +88,8 @@ class Tensor(Methods):
     """whether this is a leaf that took another value: `backward` goes on giving it a gradient"""
     _may_be_invalidated: bool = False
     _given_up: bool = False
+    _was_looked_at: bool = False
+    """whether `Unrealized.tensors` knows of it"""
     _first_gradient_use: str | None = None
     """what was first done with `.grad` under TinyJit: set, used (read or added to) or refused"""
     _alias_set: AliasSet | None = None
@@ -131,7 +132,7 @@ class Tensor(Methods):
 
     def _init(self, uop: UOp, device: Placement) -> None:
         self._uop, self._device = uop, device
-        LIVE[weakref.ref(self, LIVE.pop)] = next(numbers)
+        LIVE[weakref.ref(self, LIVE.pop)] = None
         if (watcher := observer.active) is not None and uop.op is not Ops.BUFFER:
             watcher.tensor_made(uop)
 
@@ -145,7 +146,7 @@ class Tensor(Methods):
         if device is None:
             device = operands[0]._device if operands else canonical_device(None)
         result._uop, result._device = uop, device  # as `_init` does: a call less, for each operation
-        LIVE[weakref.ref(result, LIVE.pop)] = next(numbers)
+        LIVE[weakref.ref(result, LIVE.pop)] = None
         if (watcher := observer.active) is not None and uop.op is not Ops.BUFFER:
             watcher.tensor_made(uop)
         return result
