@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Set
 from functools import lru_cache
 
+from tinygrad.codegen.opt.subtotals import LONGEST, SUBTOTAL, WHOLE
 from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import is_symbolic
@@ -140,12 +141,18 @@ def _split_contraction(node: UOp) -> UOp | None:
         panel = panel_bytes(node) if products > LONG_SUM and not weighs_by_softmax(node) else 0
         return _split_for_panels(node, ceildiv(panel, machine.l2_bytes // 4)) \
             if panel > machine.l2_bytes // 2 else None
-    choices = [(_mismatch(d, splits, machine.threads), a, d) for a in axes for d in range(2, 2 * splits)
-            if source.shape[a] % d == 0]
+    choices = [(_is_rounded_far(products // d), _mismatch(d, splits, machine.threads), a, d) for a in axes
+               for d in range(2, 2 * splits) if source.shape[a] % d == 0]
     if not choices:
         return None
-    _, axis, count = min(choices)
+    *_, axis, count = min(choices)
     return _split_axis(node, source, axis, count)
+
+
+def _is_rounded_far(length: int) -> bool:
+    """Whether a sum stays whole that is longer than subtotals are (`codegen/opt/subtotals.py`): as part of a
+    longer one it has no reason to."""
+    return LONGEST * SUBTOTAL < length <= WHOLE * SUBTOTAL
 
 
 def _split_for_panels(node: UOp, splits: int) -> UOp:
@@ -154,6 +161,10 @@ def _split_for_panels(node: UOp, splits: int) -> UOp:
     source, (axis,) = node.src[0], node.arg[1]
     shape = source.shape
     length = shape[axis] // splits
+    if _is_rounded_far(length):
+        longest = int(LONGEST * SUBTOTAL)
+        length = max((n for n in _divisors(shape[axis]) if SUBTOTAL / 2 < n <= longest), default=longest)
+        splits = shape[axis] // length
     whole = length * splits
 
     def part(start: int, end: int) -> UOp:
