@@ -52,7 +52,8 @@ def _attribute(holder: Any, key: Any) -> Any:
 
 
 def _class_attribute(holder: Any, key: Any) -> Any:
-    return vars(holder).get(key, _Nothing)
+    """As `_attribute`, of a class, whose attributes lie in no dict."""
+    return _attribute(holder, key)
 
 
 def _slot(holder: Any, key: Any) -> Any:
