@@ -415,6 +415,24 @@ def test_gradients_are_exchanged_in_buckets_while_others_are_computed() -> None:
     assert done.stdout.split() == ["overlapped"] * 2
 
 
+def test_large_messages_of_an_all_to_all_are_on_their_way_at_once() -> None:
+    done = run_ranks(2, """
+        from tinygrad.engine.realize import schedule_uops
+        from tinygrad.schedule import exchanges
+
+        exchanges.BUCKET_BYTES = 1 << 10
+        given = rng.normal(size=(24, 96)).astype(np.float32)
+        x = Tensor(given).shard(world.devices, 0).realize()
+        turned = x.shard(world.devices, 1)
+        kinds = "".join("x" if exchanges.is_exchange(i) else "." for i in schedule_uops([turned.uop]))
+        assert len(kinds.replace(".", " ").split()) == 1, kinds
+        np.testing.assert_array_equal(turned.numpy(), given)
+        print("once")
+    """, CACHELEVEL="0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["once"] * 2
+
+
 def test_each_process_has_the_memory_of_its_own_part() -> None:
     done = run_ranks(2, """
         x = Tensor.ones(8, 4).contiguous().shard(world.devices, 0).realize()

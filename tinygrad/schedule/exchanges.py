@@ -4,9 +4,11 @@ late.
 In: the steps of a schedule, in an order in which they can run. Out: the same in another such order. Copies
 between processes (`CompiledDevice.exchanges`) stand together in buckets, each of which is one exchange of
 messages: a bucket is closed when it has `BUCKET_BYTES` for each process, or when there is nothing else to
-compute until it is there. What needs its values comes after what needs none, so that the gradients of a
-network's last layers are summed while those of its first are computed. The order follows from the steps
-alone, and so is the same in all processes: they wait for each other in no circle.
+compute until it is there. One with much for some processes and little for others first gets what is computed
+for exchanges alone, since messages both ways take as long as those of one. What needs its values comes after
+what needs none, so that the gradients of a network's last layers are summed while those of its first are
+computed. The order follows from the steps alone, and so is the same in all processes: they wait for each
+other in no circle.
 """
 from __future__ import annotations
 
@@ -113,18 +115,22 @@ class _Order:
                 self.waiting[other].append(number)
         self.ready: list[int] = []
         """a heap of the kernels that can run"""
+        self.feeding: list[int] = []
+        """and of those that can, for whose results nothing but exchanges waits"""
         self.devices = list(dict.fromkeys(target.device for item in items if is_exchange(item)
                                          for target in item.buffers[:item.outputs]))
         self.bucket: list[int] = []
         self.bytes: dict[str, int] = {}
         """of the bucket, to each device"""
+        self.least = self.most = 0
+        """of these"""
         self.in_flight: deque[list[int]] = deque()
         for number, count in enumerate(self.missing):
             if not count:
                 self.add(number)
-        while self.ready or self.bucket or self.in_flight:
-            if self.ready:
-                number = heapq.heappop(self.ready)
+        while self.ready or self.feeding or self.bucket or self.in_flight:
+            if (kernels := self.next_kernels()) is not None:
+                number = heapq.heappop(kernels)
                 self.order.append(items[number])
                 self.done(number)
             elif self.bucket:
@@ -136,20 +142,26 @@ class _Order:
         """A step that can run from here on."""
         item = self.items[number]
         if not is_exchange(item):
-            heapq.heappush(self.ready, number)
+            after = self.waiting[number]
+            feeds = bool(after) and all(is_exchange(self.items[other]) for other in after)
+            heapq.heappush(self.feeding if feeds else self.ready, number)
             return
         self.bucket.append(number)
         for target in item.buffers[:item.outputs]:
             nbytes = target.arg.size * target.dtype.itemsize
             self.bytes[target.device] = self.bytes.get(target.device, 0) + nbytes
-        if self.is_full:
-            self.close()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether each device gets `BUCKET_BYTES`, or one twice as much."""
         each = [self.bytes.get(device, 0) for device in self.devices]
-        return min(each) >= BUCKET_BYTES or max(each) >= 2 * BUCKET_BYTES
+        self.least, self.most = min(each), max(each)
+
+    def next_kernels(self) -> list[int] | None:
+        """The heap that has the kernel to run next; None where the bucket is to be closed first, for each
+        device gets `BUCKET_BYTES`, or one twice as much and no kernel can add to that."""
+        if self.least >= BUCKET_BYTES:
+            return None
+        heaps = [heap for heap in (self.feeding, self.ready) if heap]
+        if self.most >= 2 * BUCKET_BYTES:
+            heaps = heaps[:1] if self.feeding else []
+        return min(heaps, key=lambda heap: heap[0], default=None)
 
     def done(self, number: int) -> None:
         for other in self.waiting[number]:
@@ -161,7 +173,7 @@ class _Order:
         """Let the bucket be exchanged; the oldest of too many in flight is waited for."""
         self.order.extend(self.items[number] for number in sorted(self.bucket))
         self.in_flight.append(self.bucket)
-        self.bucket, self.bytes = [], {}
+        self.bucket, self.bytes, self.least, self.most = [], {}, 0, 0
         if len(self.in_flight) > IN_FLIGHT:
             self.land()
 
