@@ -116,7 +116,7 @@ def strided_vector(load: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp | None:
     dtype = load.dtype.vec(count)
     result: UOp | None = None
     for first in (min(count * i, last - count + 1) for i in range(abs(step))):
-        whole = UOp.new(Ops.LOAD, dtype, (load.src[0].replace(src=(memory, start + first)),))
+        whole = UOp.new(Ops.LOAD, dtype, (load.src[0].replace(src=(memory, start + first)),), load.arg)
         positions = [place - first for place in places]
         picks = tuple(count + at if 0 <= at < count else i for i, at in enumerate(positions))
         result = UOp.new(Ops.SHUFFLE, dtype, (result or whole, whole), picks)
@@ -158,7 +158,7 @@ def interleaved_vector(load: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp | None
     part = load.dtype.vec(lane.extent // len(runs.starts))
     conditions = [at_lane(condition, lane, 0, done) for condition in runs.conditions]
     addresses = [memory.index(start + at, *conditions[i:i + 1]) for i, at in enumerate(runs.starts)]
-    vectors = [UOp.new(Ops.LOAD, part, (address,)) for address in addresses]
+    vectors = [UOp.new(Ops.LOAD, part, (address,), load.arg) for address in addresses]
     while len(vectors) > 1:  # runs i and i + half in turn, so that all are in order at last
         half = len(vectors) // 2
         wide = vectors[0].dtype.count
@@ -188,7 +188,7 @@ def transposed_vectors(tile: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -
     rows = []
     for i in range(0, lane.extent, together):
         start = at_lane(offset, lane, i, done)
-        rows.append(UOp.new(Ops.LOAD, dtype, (tile[0].src[0].replace(src=(memory, start)),)))
+        rows.append(UOp.new(Ops.LOAD, dtype, (tile[0].src[0].replace(src=(memory, start)),), tile[0].arg))
     return _transposed(rows, together)
 
 

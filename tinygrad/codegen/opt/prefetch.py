@@ -36,9 +36,11 @@ NEW_SHARE = 0.3
 """Of what a tile reads, how much must be new to it for a hint."""
 ITEMS_IN_ORDER = 256
 """Of 4 bytes, beyond which a hint for each costs more than it saves (2 to 3% of a product of 1024 x 1024)."""
-JUMPS_AHEAD, FILL_AHEAD, STREAM_AHEAD = 32 << 10, 4 << 10, 8 << 10
+JUMPS_AHEAD, FILL_AHEAD, STREAM_AHEAD = 32 << 10, 4 << 10, 2 << 10
 """Bytes that a loop reads between a hint and its load, where it jumps, where it does so to fill a panel (1 to
-16 KB take the same), and where it goes on in order (a row times 28 MB of int8 on two cores of Zen 4, by one
+16 KB take the same), and where it goes on in order."""
+WEIGHTS_AHEAD = 8 << 10
+"""The same of weights that are read once, in order (a row times 28 MB of int8 on two cores of Zen 4, by one
 and by two threads: 2.38 and 1.31 ms without hints, 1.85 and 1.11 with 2 KB, 1.45 and 1.03 with 4, 1.37 and
 0.95 with 8, no less with 16)."""
 WEIGHTS_SHARE = 4
@@ -57,8 +59,8 @@ x 256 in tiles of 7 by 32: 340, and 305)."""
 @dataclass(frozen=True)
 class PrefetchHint:
     """In `loop`, each load also asks for what it will read `iterations` of `along` later. Where it looks
-    ahead along itself, loads in loops inside it do not: these read on in order; nor do those of one item,
-    where others have lanes."""
+    ahead along itself, loads in loops inside it do not: these read on in order; nor do others than those with
+    lanes side by side, where there are such."""
 
     loop: UOp
     along: UOp
@@ -70,7 +72,7 @@ def prefetch(nest: UOp, loop: UOp, along: UOp, ahead: int) -> UOp:
     inside = _loops_inside(nest, loop) if along is loop else set()
     walks = [a for a in _walks(_reads(nest), along) if loop in a.ranges and inside.isdisjoint(a.ranges)]
     if along is loop:
-        walks = list(filter(_has_lanes, walks)) or walks
+        walks = list(filter(_is_vector, walks)) or walks
     if not walks:
         raise ValueError(f"nothing that r{loop.identity} loads goes on by a fixed step with "
                          f"r{along.identity}")
@@ -225,15 +227,18 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], machine: Machine, expensi
         loop, around = loops[-1], node.ranges | frozenset(loops)
         inside = _loops_inside(nest, loop)
         in_loops_inside = {a.node.memory for a in large if not inside.isdisjoint(a.ranges)}
-        walks = [a for a in _walks(in_part, loop) if _has_lanes(a) and a.node.memory not in in_loops_inside
-                 and around.issuperset(_serial(a.ranges)) and (a in large or _meets_one_item(a, loop, reads))]
-        if node.op is Ops.REDUCE:  # of many tiles, all but the first find it in the caches
-            walks = [a for a in walks if iterations(_serial(node.ranges - a.ranges)) <= FEW_TILES]
+        walks = [a for a in _walks(in_part, loop) if _is_vector(a) and a.node.memory not in in_loops_inside
+                 and around.issuperset(_serial(a.ranges))]
+        read_once = [a for a in walks if iterations(_serial(node.ranges - a.ranges)) <= FEW_TILES]
+        weights = [a for a in read_once if node.op is Ops.REDUCE and _meets_one_item(a, loop, reads)]
+        others = walks if contraction_of(node) is None else read_once  # else the caches have it after a tile
+        walks = [a for a in walks if a in weights or (a in large and a in others)]
         if not walks:
             continue
         jumps = [a for a in walks if a in large
                  and a.steps[loop] * a.node.dtype.itemsize >= 2 * _read_at_once(a)]
-        bytes_ahead, read = (JUMPS_AHEAD, jumps) if jumps else (STREAM_AHEAD, walks[:1])
+        in_order = WEIGHTS_AHEAD if weights else STREAM_AHEAD
+        bytes_ahead, read = (JUMPS_AHEAD, jumps) if jumps else (in_order, walks[:1])
         ahead = min(bytes_ahead // sum(map(_read_at_once, read)), loop.extent // 2)
         if ahead > 0:
             found.append(PrefetchHint(loop, loop, ahead))
@@ -249,7 +254,7 @@ def _meets_one_item(access: MemoryAccess, loop: UOp, reads: list[MemoryAccess]) 
 
 def _while_filling(nest: UOp, reads: list[MemoryAccess]) -> list[PrefetchHint]:
     """For the innermost loop that fills staged memory where that goes down columns: along the loop around a
-    run of a row, or along itself."""
+    run of a row, or along itself; of too few rows to look ahead, along the loop that goes on to the next."""
     found = []
     for node in nest.nodes_of(Ops.STAGE):
         loops = _serial(node.closed_ranges)
@@ -257,11 +262,16 @@ def _while_filling(nest: UOp, reads: list[MemoryAccess]) -> list[PrefetchHint]:
             continue
         inside = _loops_inside(nest, loops[-1])  # of sums, which do not fill by copying
         walks = [a for a in reads if loops[-1] in a.ranges and inside.isdisjoint(a.ranges) and _has_lanes(a)]
-        run = sum(map(_read_at_once, walks))
+        run, jumps = sum(map(_read_at_once, walks)), False
         for along in reversed(loops):
-            if walks and all((a.step(along) or 0) * a.node.dtype.itemsize >= 2 * run for a in walks):
-                ahead = FILL_AHEAD // run
-                found += [PrefetchHint(loops[-1], along, ahead)] * (0 < ahead <= along.extent // 2)
+            step = min([(a.step(along) or 0) * a.node.dtype.itemsize for a in walks], default=0)
+            ahead = 0
+            if step >= 2 * run > 0:
+                ahead, jumps = FILL_AHEAD // run, True
+            elif jumps and step >= run:
+                ahead = max(STREAM_AHEAD // run, 1)
+            if 0 < ahead <= along.extent // 2:
+                found.append(PrefetchHint(loops[-1], along, ahead))
                 break
             run *= along.extent
     return found
@@ -276,6 +286,11 @@ def _tiles_that_read(nest: UOp, stage: UOp) -> int:
 
 def _has_lanes(access: MemoryAccess) -> bool:
     return any(r.kind is RangeKind.VECTOR for r in access.ranges)
+
+
+def _is_vector(access: MemoryAccess) -> bool:
+    """True if the items of its lanes lie side by side."""
+    return [access.step(r) for r in access.ranges if r.kind is RangeKind.VECTOR] == [1]
 
 
 def _buffer_bytes(access: MemoryAccess) -> int:
