@@ -8,11 +8,10 @@ loop of its own, into scratch memory that all its readers share.
 """
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import over_own_loops
+from tinygrad.codegen.ranges import NewRanges
 from tinygrad.graph.attributes import Attribute, Synthesized
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -125,7 +124,8 @@ def _repeats(value: UOp, loop: UOp, around: tuple[UOp, ...]) -> int:
 
 def row_form(value: UOp, loop: UOp) -> UOp:
     """`value` with stand-ins for the loop along its row and for the loops inside it: equal for equal rows."""
-    return over_own_loops(value, {loop: UOp.range(loop.extent, -1)}, itertools.count(-2, -1))
+    new = NewRanges()
+    return new.own_loops(value, {loop: new.range(loop.extent)})
 
 
 def _inside_another(row: CachedRow, rows: list[CachedRow]) -> bool:

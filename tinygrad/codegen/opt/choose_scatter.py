@@ -60,8 +60,8 @@ class ScatterChooser(Chooser):
         """Take what adds up whole rows, where a sum walks across rows of memory that no cache holds and reads
         each item once; False if that is not so."""
         loops = self.nest.src[0].closed_ranges
-        reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE]
-        if len(self.nest.src) > 1 or not loops or not self.machine.has_threads or len(reduces) != 1 or \
+        reduces = self.nest.nodes_of(Ops.REDUCE)
+        if len(self.nest.src) > 1 or not loops or len(reduces) != 1 or \
                 len(reduces[0].closed_ranges) != 1 or reduces[0].ranges != frozenset(loops):
             return False
         loop, (summed,), read = loops[-1], reduces[0].closed_ranges, self.loads_of(reduces[0])
@@ -77,9 +77,9 @@ class ScatterChooser(Chooser):
         if moved <= self.machine.l2_bytes or size * reduces[0].dtype.itemsize < LEAST_RUN:
             return False
         loop, _ = self.tiled(loop, size)
-        self.take(Unroll(summed.identity, ROWS_TOGETHER))
-        self.take(Interchange(loop.identity, self.lanes()))
-        self.take(Vector(loop.identity, self.width(loop)))
+        self.take(Unroll, summed, ROWS_TOGETHER)
+        self.take(Interchange, loop, self.lanes())
+        self.take(Vector, loop, self.width(loop))
         return True
 
     def run_of(self, loop: UOp, around: float) -> int:
@@ -102,13 +102,13 @@ class ScatterChooser(Chooser):
             self.move_inside(loop)
         around = self.tiled(inner[0], part)[1] if inner else None
         if around is not None:
-            self.take(Swap(around.identity))
+            self.take(Swap, around)
         loop, _ = self.tiled(loop, rows)
         dump_slots = DUMP_SLOTS if inner or ceildiv(found.loop.extent, rows) <= MOST_TILES else 0
-        self.take(Scatter(loop.identity, lanes, dump_slots))
+        self.take(Scatter, loop, lanes, dump_slots)
         last = self.nest.src[0].closed_ranges[-1]
         if last.kind is RangeKind.LOOP and self.can_vector(last):
-            self.take(Vector(last.identity, self.width(last)))
+            self.take(Vector, last, self.width(last))
         return True
 
     def added_together(self, found: SegmentSum) -> tuple[UOp, ...]:
@@ -145,7 +145,7 @@ class ScatterChooser(Chooser):
         loops = self.nest.src[0].closed_ranges
         inside = (found.loop, *self.added_together(found))
         around = iterations([r for r in loops if r not in inside])
-        parts = self.machine.threads if self.machine.has_threads and around < self.machine.threads else 1
+        parts = self.machine.threads if around < self.machine.threads else 1
         items = found.loop.extent * self.part_of_row(found)
         tiles = max(parts, ceildiv(items, self.cached_items(found)))
         near = ceildiv(items, self.items_in(int(CACHE_SHARE * self.machine.l2_bytes), found))

@@ -31,7 +31,7 @@ from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv
 from tinygrad.renderer.launch import ACCESS_BYTES
-from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
+from tinygrad.renderer.matrix_units import MatrixUnit
 
 LEAST_RUN = 8
 """Items that lie side by side, from which on rows of a tile go along them: an access of halves."""
@@ -42,7 +42,7 @@ MOST_WASTE = 1.5
 STEPS = 2
 """Tiles along k that a lane loads at once: 16 bytes of a row of k."""
 LEAST_SIDE = 8
-"""Rows and columns below which a unit would multiply nothing but zeros."""
+"""Rows and columns (queries, keys) below which a unit would multiply nothing but zeros."""
 MOST_ACCUMULATORS = 128
 """Of 255 registers of a thread."""
 LIGHT_WORK, HEAVY_WORK = 1, 16
@@ -140,7 +140,7 @@ class BlockTileChooser(Chooser):
         """Loops, the outermost first, as one."""
         whole, *inner = loops
         for r in inner:
-            whole, = self.new_ranges(Merge(whole.identity, r.identity))
+            whole, = self.new_ranges(Merge, whole, r)
         return whole
 
     # --- tiles ----------------------------------------------------------------------------------------------
@@ -161,14 +161,14 @@ class BlockTileChooser(Chooser):
         """The ranges inside tiles of rows, of columns and of the sum, of which a few tiles along m run beside
         each other, then the next along n, where there are many of both."""
         if k.extent % depth:
-            k, = self.new_ranges(Pad(k.identity, depth))
+            k, = self.new_ranges(Pad, k, depth)
         (m, m_tiles), (n, n_tiles), (k, _) = (self.tiled(m, tile.m), self.tiled(n, tile.n),
                                               self.tiled(k, depth))
         if m_tiles is not None and n_tiles is not None and m_tiles.extent > BLOCKS_TOGETHER and \
                 m_tiles.extent % BLOCKS_TOGETHER == 0:
-            _, groups = self.new_ranges(Split(m_tiles.identity, BLOCKS_TOGETHER))
-            self.take(Swap(n_tiles.identity))
-            self.take(Swap(groups.identity))
+            _, groups = self.new_ranges(Split, m_tiles, BLOCKS_TOGETHER)
+            self.take(Swap, n_tiles)
+            self.take(Swap, groups)
         return m, n, k
 
     def share(self, source: DType, side: UOp, k: UOp, threads: int, rows: int = 0, swizzled: int = 0) -> None:
@@ -282,11 +282,10 @@ class BlockTileChooser(Chooser):
                            unit.row_items)
             else:  # rows of k, that one lane reads below each other
                 self.share(unit.source, side, k, threads, unit.a.registers // 2 * steps)
-        opt = MMA(m.identity, n.identity, k.identity, UNITS.index(unit), tile.m // (tile.parts_m * unit.m),
-                  tile.n // (tile.parts_n * unit.n), steps)
-        for r in self.new_ranges(opt):
+        for r in self.new_ranges(MMA, m, n, k, unit, tile.m // (tile.parts_m * unit.m),
+                                 tile.n // (tile.parts_n * unit.n), steps):
             if r.kind is RangeKind.LOOP:
-                self.take(Local(r.identity, r.extent))
+                self.runs(Local, r)
 
     # --- registers ------------------------------------------------------------------------------------------
 
@@ -313,17 +312,13 @@ class BlockTileChooser(Chooser):
         self.share(source, columns, depth, tile.parts, swizzled=RUN)
         self.hold(columns, tile.parts_n)
         self.hold(rows, tile.parts_m)
-        self.take(Unroll(depth.identity, WRITTEN_OUT))
+        self.take(Unroll, depth, WRITTEN_OUT)
         return True
 
     def hold(self, side: UOp, threads: int) -> None:
         """A side of the block's tile: runs in registers, then threads, what is left in registers again."""
         wide = all(a.step(side) == 1 for a in self.accesses(side, Ops.STORE))
-        _, rest = self.split((Vector if wide else Upcast)(side.identity, RUN))
-        if rest is not None:
-            _, rest = self.split(Local(rest.identity, threads))
-        if rest is not None:
-            self.take(Upcast(rest.identity, rest.extent))
+        self.runs(Upcast, self.runs(Local, self.runs(Vector if wide else Upcast, side, RUN), threads))
 
 
 def lies_along_k(operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:

@@ -213,13 +213,8 @@ def sample(nest: UOp, most: int) -> UOp:
             continue
         step = ceildiv(r.extent - 1, count - 1)
         few = UOp.range(ceildiv(r.extent - 1, step) + 1, r.identity)
-        sampled = _replace_loop(sampled, r, few, (few * step).minimum(r.extent - 1))
+        sampled = replace_range(sampled, r, [few], (few * step).minimum(r.extent - 1))
     return sampled
-
-
-def _replace_loop(nest: UOp, old: UOp, new: UOp, counter: UOp) -> UOp:
-    """`nest` with the loop `new` in place of `old`, whose counter then is `counter`."""
-    return replace_range(nest, old, [new], counter)
 
 
 def agree(got: Array, expected: Array, dtype: DType) -> bool:

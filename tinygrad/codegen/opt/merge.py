@@ -11,17 +11,14 @@ from tinygrad.graph.uop import UOp
 IndexUses = list[tuple[dict[UOp, int], frozenset[UOp]]]
 
 
-def mergeable_pair(nest: UOp) -> tuple[UOp, UOp] | None:
-    """Two ranges, the outer one first, that can run as one; None if there are none."""
+def mergeable_pair(nest: UOp, stage: UOp | None = None) -> tuple[UOp, UOp] | None:
+    """Two ranges, the outer one first, that can run as one; None if there are none. Of a stage, the ranges
+    that fill it but the last, as its value uses them."""
     closers = [n for n in nest.toposort() if n.closed_ranges]
-    uses = [steps_of(u) for u in index_uses(nest)]
-    seen: set[tuple[UOp, UOp]] = set()
-    for closer in closers:
-        for outer, inner in pairwise(closer.closed_ranges):
-            if (outer, inner) not in seen and _can_merge(outer, inner, closers, uses):
-                return outer, inner
-            seen.add((outer, inner))
-    return None
+    uses = [steps_of(u) for u in index_uses(nest if stage is None else stage)]
+    pairs = (pair for n in closers for pair in pairwise(n.closed_ranges)) if stage is None else \
+        pairwise(stage.closed_ranges[:-1])
+    return next((pair for pair in dict.fromkeys(pairs) if _can_merge(*pair, closers, uses)), None)
 
 
 def loop_around(nest: UOp, r: UOp) -> UOp | None:

@@ -17,7 +17,8 @@ And few tiles that read the panels of a large matrix wait for memory as if nobod
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, steps_of
@@ -47,8 +48,7 @@ an Intel server, 16 pixels times 4608 x 512 weights in tiles of 4 by 64: 820 us,
 x 256 in tiles of 7 by 32: 340, and 305)."""
 
 
-@dataclass(frozen=True)
-class PrefetchHint:
+class PrefetchHint(NamedTuple):
     """In `loop`, each load also asks for what it will read `iterations` of `along` later. Where it looks
     ahead along itself, loads in loops inside it do not: these read on in order."""
 
