@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.predicate import identity_unless, mask_store
-from tinygrad.codegen.ranges import ZERO, NewRanges, output_ranges
+from tinygrad.codegen.ranges import ZERO, NewRanges, closers, output_ranges
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -84,7 +84,7 @@ def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
     """
     new = NewRanges(nest)
     outputs = output_ranges(nest)
-    closing = [n for n in nest.toposort() if n.op is Ops.REDUCE and r in n.closed_ranges]
+    closing = [n for n in closers(nest, r) if n.op is Ops.REDUCE]
     shared = [n for n in closing if n.ranges <= outputs] or closing
     loops_at = {ranges: shared_loop(r.extent, threads, lanes, new)
                 for ranges in dict.fromkeys(n.ranges for n in shared)}
@@ -127,10 +127,7 @@ def _through_memory(value: UOp, op: Ops, thread: UOp, new: NewRanges) -> UOp:
     count = thread.extent
     memory = value.stage(new.number(), Memory.SHARED, thread)
     serial = next((n for n in range(MOST_SERIAL, 1, -1) if count % n == 0), count)
-    if count <= MOST_SERIAL or serial == count:
-        kind = RangeKind.UNROLL if count <= MOST_SERIAL else RangeKind.LOOP
-        each = new.range(count, kind)
-        return memory.index(each).load().reduce_ranges(op, each)
-    each, fewer = new.range(serial, RangeKind.UNROLL), new.range(count // serial, RangeKind.LOCAL)
-    part = memory.index(each * fewer.extent + fewer).load().reduce_ranges(op, each)
-    return _through_memory(part, op, fewer, new)
+    each = new.range(serial, RangeKind.UNROLL if serial <= MOST_SERIAL else RangeKind.LOOP)
+    fewer = ZERO if serial == count else new.range(count // serial, RangeKind.LOCAL)
+    part = memory.index(each * (count // serial) + fewer).load().reduce_ranges(op, each)
+    return part if fewer is ZERO else _through_memory(part, op, fewer, new)

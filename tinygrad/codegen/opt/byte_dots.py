@@ -53,7 +53,7 @@ class ByteDotChooser(Chooser):
         for r in self.word_ranges():
             self.runs(Unroll, r)
         lane, rows_of_dot = sides
-        outer = [r for r in self.nest.src[0].closed_ranges if r not in rows_of_dot and r is not lane]
+        outer = [r for r in self.store.closed_ranges if r not in rows_of_dot and r is not lane]
         row = max(rows_of_dot, key=lambda r: r.extent, default=None)
         for r in reversed(outer):
             self.take(Swap, r)
@@ -98,7 +98,7 @@ class ByteDotChooser(Chooser):
             return None
         lane = max(lanes, key=lambda r: (r.extent, -r.identity))
         others = dot.src[1].ranges - dot.src[0].ranges
-        return lane, [r for r in loops_of(self.nest.src[0]) if r in others]
+        return lane, [r for r in loops_of(self.store) if r in others]
 
     def word_ranges(self) -> list[UOp]:
         """The loops over the words of a block, innermost first, as many as are written out."""

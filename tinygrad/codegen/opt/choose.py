@@ -163,9 +163,9 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         except ValueError:  # outputs need the loop at several places
             return False
         costs = {f"r{r.identity}_as_lanes": self.lane_cost(r, self.accesses())
-                 for r in loops_of(self.nest.src[0])}
+                 for r in loops_of(self.store)}
         self.note("an item of a recurrence, against 1 without lanes", **costs)
-        around = list(takewhile(lambda r: r.kind is RangeKind.LOOP, self.nest.src[0].closed_ranges))
+        around = list(takewhile(lambda r: r.kind is RangeKind.LOOP, self.store.closed_ranges))
         if not around or min(costs.values()) < CHAIN_COST:
             return False
         self.runs(Upcast, around[-1], CHAINS)
@@ -233,15 +233,13 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
 
     def encloses_the_same(self, outer: UOp, inner: UOp) -> bool:
         """True if nothing runs inside `outer` but outside `inner`."""
-        return all((outer in n.ranges) == (inner in n.ranges) for n in self.nest.toposort()
-                   if n.op in ACCUMULATING)
+        return all((outer in n.ranges) == (inner in n.ranges) for n in self.nest.nodes_of(*ACCUMULATING))
 
     def fills_between(self, outer: UOp, inner: UOp) -> bool:
         """True if memory is filled for each iteration of `outer`: threads that share out `inner` would each
         fill all of it."""
-        return any(n.op is Ops.STAGE and outer in n.ranges and inner not in n.ranges
-                   for n in self.nest.toposort())
+        return any(outer in n.ranges and inner not in n.ranges for n in self.nest.nodes_of(Ops.STAGE))
 
     def reduces_between(self, inner: UOp) -> bool:
         """True if a REDUCE or SCATTER runs outside `inner`: every thread would do it again."""
-        return any(n.op in (Ops.REDUCE, Ops.SCATTER) and inner not in n.ranges for n in self.nest.toposort())
+        return any(inner not in n.ranges for n in self.nest.nodes_of(Ops.REDUCE, Ops.SCATTER))

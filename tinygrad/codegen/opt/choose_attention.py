@@ -83,7 +83,7 @@ class AttentionChooser(BlockTileChooser):
         if attention is None:
             return False
         rows = unit.n if how.transposed else unit.m
-        others = iterations(self.nest.src[0].closed_ranges) // (query.extent * column.extent)
+        others = iterations(self.store.closed_ranges) // (query.extent * column.extent)
         most = min(MOST_WARPS, self.machine.block_threads // unit.threads)
         warps = next((w for w in (8, 4, 2) if w <= most and query.extent > w * rows // 2
                       and ceildiv(query.extent, w * rows) * others >= self.machine.tiled_blocks), 1)

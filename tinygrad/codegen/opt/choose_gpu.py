@@ -194,11 +194,8 @@ class BlockChooser(AttentionChooser):
         """(the range along which stores are contiguous, another one along which a load is), if these
         differ."""
         stored = next((r for a in self.accesses(op=Ops.STORE) for r in ranges if a.step(r) == 1), None)
-        if stored is None:
-            return ()
-        loaded = next((r for a in self.accesses(op=Ops.LOAD) for r in ranges
-                       if a.step(r) == 1 and a.step(stored) not in (0, 1)), None)
-        return () if loaded is None else (stored, loaded)
+        loaded = None if stored is None else self.crossing(stored, ranges)
+        return () if stored is None or loaded is None else (stored, loaded)
 
     # --- reduces --------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class ScatterChooser(Chooser):
     def interchange_sums(self) -> bool:
         """Take what adds up whole rows, where a sum walks across rows of memory that no cache holds and reads
         each item once; False if that is not so."""
-        loops = self.nest.src[0].closed_ranges
+        loops = self.store.closed_ranges
         reduces = self.nest.nodes_of(Ops.REDUCE)
         if len(self.nest.src) > 1 or not loops or len(reduces) != 1 or \
                 len(reduces[0].closed_ranges) != 1 or reduces[0].ranges != frozenset(loops):
@@ -85,7 +85,7 @@ class ScatterChooser(Chooser):
     def run_of(self, loop: UOp, around: float) -> int:
         """Iterations of `loop` that a tile has: whole vectors, of which a third of the first cache holds the
         sums, and as many tiles as keep all threads busy."""
-        most = self.machine.l1_bytes // 3 // self.nest.src[0].src[1].dtype.itemsize
+        most = self.machine.l1_bytes // 3 // self.store.src[1].dtype.itemsize
         threads = self.machine.threads if around < self.machine.threads else 1
         tiles = round_up(max(1, ceildiv(loop.extent, most)), threads)
         return min(loop.extent, round_up(ceildiv(loop.extent, tiles), self.lanes()))
@@ -106,7 +106,7 @@ class ScatterChooser(Chooser):
         loop, _ = self.tiled(loop, rows)
         dump_slots = DUMP_SLOTS if inner or ceildiv(found.loop.extent, rows) <= MOST_TILES else 0
         self.take(Scatter, loop, lanes, dump_slots)
-        last = self.nest.src[0].closed_ranges[-1]
+        last = self.store.closed_ranges[-1]
         if last.kind is RangeKind.LOOP and self.can_vector(last):
             self.take(Vector, last, self.width(last))
         return True
@@ -142,7 +142,7 @@ class ScatterChooser(Chooser):
 
     def rows_at_once(self, found: SegmentSum) -> int:
         """Iterations of the loop whose outputs fit the cache, and leave every thread some."""
-        loops = self.nest.src[0].closed_ranges
+        loops = self.store.closed_ranges
         inside = (found.loop, *self.added_together(found))
         around = iterations([r for r in loops if r not in inside])
         parts = self.machine.threads if around < self.machine.threads else 1

@@ -149,7 +149,7 @@ class BlockTileChooser(Chooser):
                           where: str) -> dict[BlockTile, int]:
         """Tiles of products of (m, n) and their blocks: first those that leave enough, in their order, then
         those that leave most."""
-        enough, others = self.machine.tiled_blocks, iterations(self.nest.src[0].closed_ranges) // (m * n)
+        enough, others = self.machine.tiled_blocks, iterations(self.store.closed_ranges) // (m * n)
         blocks = {t: ceildiv(m, t.m) * ceildiv(n, t.n) * others for t in tiles}
         for tile, count in blocks.items():
             self.note(f"{tile.m}x{tile.n} of a block {where}", blocks=count, enough=enough,
@@ -301,7 +301,7 @@ class BlockTileChooser(Chooser):
         source = contraction.reduce.dtype
         tiles = [t for t in REGISTER_TILES if t.parts <= self.machine.block_threads
                  and (t.m + t.n) * DEPTH * source.itemsize <= self.machine.shared_bytes]
-        others = iterations(self.nest.src[0].closed_ranges)
+        others = iterations(self.store.closed_ranges)
         tile = self.ranked([t for t, blocks in self.most_blocks_first(tiles, m, n, "in registers").items()
                             if blocks >= self.machine.tiled_blocks
                             and blocks * t.m * t.n <= MOST_WASTE * others])
@@ -324,7 +324,7 @@ class BlockTileChooser(Chooser):
 def lies_along_k(operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:
     """Whether what an operand is loaded from lies in rows along k (else along its own side); None where it
     lies along neither, or where whole accesses do not divide its rows."""
-    loads = [n for n in operand.toposort() if n.op is Ops.LOAD]
+    loads = operand.nodes_of(Ops.LOAD)
     for r in (k, side):
         steps = [steps_of(load.offset)[0] for load in loads]
         if any(own.get(r) == 1 for own in steps):

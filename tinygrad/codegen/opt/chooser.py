@@ -137,13 +137,18 @@ class Chooser:
 
     def move_inside(self, loop: UOp) -> None:
         """All other loops of the first output around this one."""
-        for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
+        for r in reversed([r for r in self.store.closed_ranges if r is not loop]):
             self.take(Swap, r)
 
     def stage(self, operand: UOp, over: Iterable[UOp], *tile: int) -> None:
         """Stage an operand of the contractions over these ranges, in shared memory for a `tile` of threads
         and on (the fields of `SharedTile`)."""
         self.take(Stage, stageable(self.nest).index(operand), over, *tile)
+
+    @property
+    def store(self) -> UOp:
+        """The STORE of the first output."""
+        return self.nest.src[0]
 
     def accesses(self, along: UOp | None = None, op: Ops | None = None) -> list[MemoryAccess]:
         """The accesses to memory: all, or those in the loop `along`, or the LOADs or STOREs among them."""
@@ -154,6 +159,12 @@ class Chooser:
         """The accesses to memory that `value` is made from."""
         inside = value.toposort()
         return [a for a in self.accesses(op=Ops.LOAD) if a.node in inside]
+
+    def crossing(self, lane: UOp, ranges: Iterable[UOp]) -> UOp | None:
+        """Where lanes jump in what they load (a transpose), the one of `ranges` along which those loads lie
+        side by side."""
+        jumping = [a for a in self.accesses(op=Ops.LOAD) if a.step(lane) not in (0, 1)]
+        return next((r for a in jumping for r in ranges if a.step(r) == 1), None)
 
     def main_contraction(self) -> Contraction | None:
         """The contraction with the most work that changes with every range of an output, none of which runs

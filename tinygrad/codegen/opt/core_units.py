@@ -198,7 +198,7 @@ class CoreUnitChooser(TileChooser):
             self.stage_tiles(0, first, None if is_near else block)
         self.stage_tiles(1, first, panel)
         around = self.newest_stage()[0].ranges
-        order = [r for r in loops_of(self.nest.src[0]) if r in around]
+        order = [r for r in loops_of(self.store) if r in around]
         self.enclose_with([r for r in (*order, block) if r is not None])
 
     def stage_tiles(self, side: int, first: int, outside: UOp | None) -> None:

@@ -313,7 +313,7 @@ class TileChooser(PanelChooser):
         """The loops over panels that lie in memory, of `size` bytes each, inside those over rows where the L2
         cache holds all of them, so that results are written in long runs; else around them. Loops that both
         operands change with stay outside."""
-        loops = loops_of(self.nest.src[0])
+        loops = loops_of(self.store)
         panels, rows = ([r for r in loops if r in side] for side in (product.columns, product.rows))
         if not panels:
             return
@@ -429,12 +429,9 @@ class TileChooser(PanelChooser):
 
     def cached_contraction(self, done: set[UOp]) -> UOp | None:
         """The loop that fills a cached row with sums of products."""
-        for node in self.nest.toposort():
-            if node.op is not Ops.STAGE or node.closed_ranges[-1] in done:
-                continue
-            loop = node.closed_ranges[-1]
-            for inner in node.src[0].toposort(stop=lambda n: n.op is Ops.STAGE):
-                contraction = contraction_of(inner)
-                if contraction is not None and loop in contraction.left | contraction.right:
-                    return loop
+        for node in self.nest.nodes_of(Ops.STAGE):
+            loop, inside = node.closed_ranges[-1], node.src[0].toposort(stop=lambda n: n.op is Ops.STAGE)
+            found = filter(None, map(contraction_of, inside))
+            if loop not in done and any(loop in c.left | c.right for c in found):
+                return loop
         return None
