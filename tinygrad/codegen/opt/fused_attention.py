@@ -139,14 +139,13 @@ def attention_on_unit(nest: UOp, query: UOp, key: UOp, column: UOp, unit: Matrix
     attention = attention_loops(nest, unit, query, key, column)
     if attention is None:
         raise ValueError(f"{unit} can do no product over r{key.identity} and what it is made of")
-    return _OnUnit(nest, unit, attention).nest_after()
+    return UOp.sink(map(_OnUnit(nest, unit, attention).stored, nest.src))
 
 
 class _OnUnit:
     """The state of one change: `done` has what the values of a result's elements have become."""
 
     def __init__(self, nest: UOp, unit: MatrixUnit, attention: AttentionLoops) -> None:
-        self.nest = nest
         self.unit = unit
         self.attention = attention
         self.how = how = attention.how
@@ -176,9 +175,6 @@ class _OnUnit:
         self.done[attention.column] = self.columns.index(how.result_across, self.lane, self.element)
 
     # --- the nest -------------------------------------------------------------------------------------------
-
-    def nest_after(self) -> UOp:
-        return UOp.sink(map(self.stored, self.nest.src))
 
     def stored(self, store: UOp) -> UOp:
         """A STORE of the elements that a lane holds."""

@@ -134,7 +134,9 @@ class LaneChooser(Chooser):
                 several = min(several, self.columns_beside_windows(r))
         if is_stage_range(self.nest, r):
             several = 0
-        across = None if reduces else self.line_range(r)
+        # a tile of whole cache lines uses every item of a line that it fetches
+        lines = [r for store in self.nest.src for r in loops_of(store) if r.extent >= LINE_ITEMS]
+        across = None if reduces else self.crossing(r, lines)
         outer = self.runs(Vector, r, width)
         if across is not None:
             self.tile_transpose(outer, across, width)
@@ -206,12 +208,6 @@ class LaneChooser(Chooser):
         if wanted != order:
             for r in reversed(wanted):
                 self.take(Swap, r)
-
-    def line_range(self, lane: UOp) -> UOp | None:
-        """The range that a transpose crosses: a tile of whole cache lines along it uses every item of a line
-        that it fetches."""
-        return self.crossing(lane, [r for store in self.nest.src for r in loops_of(store)
-                                    if r is not lane and r.extent >= LINE_ITEMS])
 
     def write_out_windows(self) -> None:
         """The taps of small windows (depthwise convolution, pooling) written out, and several outputs side by

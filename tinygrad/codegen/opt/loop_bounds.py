@@ -9,10 +9,10 @@ condition (up to a size that is not known) runs only as far as that can hold for
 """
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import mask_of
@@ -85,7 +85,7 @@ def _ends_of_storing(nest: UOp) -> Iterator[LoopBounds]:
             continue
         ends = [_end_of_store(store, loop) for store in nest.src if loop in store.closed_ranges]
         if len(known := _known(ends)) == len(ends):
-            end = functools.reduce(UOp.maximum, known)
+            end = reduce(UOp.maximum, known)
             if end.bounds[0] < loop.extent:
                 yield loop, (end,)
 
@@ -100,7 +100,7 @@ def _end_of_store(store: UOp, loop: UOp) -> UOp | None:
     outer = frozenset(r for r in around if r.kind not in _AT_ONCE)
     conditions = [] if store.mask is None else map(below_zero, conjuncts(store.mask))
     ends = [_end_of_holding(d, loop, outer) for d in conditions if d is not None and loop in d.ranges]
-    return functools.reduce(UOp.minimum, known) if (known := _known(ends)) else None
+    return reduce(UOp.minimum, known) if (known := _known(ends)) else None
 
 
 def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | None:
@@ -210,7 +210,7 @@ def _shortened(node: UOp, found: tuple[UOp, LoopSpan], new: NewRanges) -> UOp:
     pieces = (value, span.begin, span.sure_begin), (value.src[1], span.sure_begin, span.sure_end), \
         (value, span.sure_end, span.end)
     parts = [part(body, begin, end) for body, begin, end in pieces if begin is not end]
-    return functools.reduce(lambda a, b: simplified(node.arg, node.dtype, a, b), parts)
+    return reduce(lambda a, b: simplified(node.arg, node.dtype, a, b), parts)
 
 
 def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
@@ -236,7 +236,7 @@ def _span_of_conditions(conditions: Iterable[UOp], loop: UOp, outer: frozenset[U
         spans += [] if span is None else [span]
     if not spans:
         return None
-    span = functools.reduce(LoopSpan.intersected, spans)
+    span = reduce(LoopSpan.intersected, spans)
     return span if all_known else LoopSpan(span.begin, span.end, span.end, span.end)
 
 
@@ -344,7 +344,7 @@ def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
         begins.append(found[0] // item_steps)
         ends.append((found[1] + (item_steps - 1)) // item_steps)
     extent = UOp.const(loop.extent, dtypes.index)
-    return functools.reduce(UOp.minimum, begins, extent), functools.reduce(UOp.maximum, ends).minimum(extent)
+    return reduce(UOp.minimum, begins, extent), reduce(UOp.maximum, ends).minimum(extent)
 
 
 def _bounds_of_read(item: UOp, masks: frozenset[UOp], outer: frozenset[UOp]) -> tuple[UOp, UOp] | None:
@@ -365,4 +365,4 @@ def _bounds_of_read(item: UOp, masks: frozenset[UOp], outer: frozenset[UOp]) -> 
         ends.append((loop.src[2] - 1) * terms[loop] + (others + constant + 1))
     if not ends:
         return None
-    return functools.reduce(UOp.maximum, begins), functools.reduce(UOp.minimum, ends)
+    return reduce(UOp.maximum, begins), reduce(UOp.minimum, ends)

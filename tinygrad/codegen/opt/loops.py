@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.contraction import product_in
+from tinygrad.codegen.contraction import factors_of
 from tinygrad.codegen.opt.blocks import reduce_in_block
 from tinygrad.codegen.predicate import (
     identity_unless,
@@ -254,12 +254,6 @@ def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
 
 
 # --- staging ------------------------------------------------------------------------------------------------
-
-
-def factors_of(node: UOp) -> tuple[UOp, ...]:
-    """The factors of the products that a REDUCE adds up; none of what is no such REDUCE."""
-    product = product_in(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
-    return () if product is None else product.src
 
 
 def operands(nest: UOp) -> list[UOp]:

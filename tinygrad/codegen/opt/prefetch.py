@@ -72,7 +72,7 @@ def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
     reads = _reads(nest)
     if not reads:
         return []
-    large = [a for a in reads if _buffer_bytes(a) > machine.l2_bytes]
+    large = [a for a in reads if a.node.memory.arg[1] * a.node.dtype.itemsize > machine.l2_bytes]
     expensive = [n for n in nest.toposort() if n.op in Family.ELEMENTARY]
     rows = _rows_read_again(nest, reads, machine.l2_bytes // 8)
     found = _for_next_tile(nest, large) or _for_next_row(nest, rows, expensive)
@@ -255,10 +255,6 @@ def _tiles_that_read(nest: UOp, stage: UOp) -> int:
 
 def _has_lanes(access: MemoryAccess) -> bool:
     return any(r.kind is RangeKind.VECTOR for r in access.ranges)
-
-
-def _buffer_bytes(access: MemoryAccess) -> int:
-    return int(access.node.memory.arg[1]) * access.node.dtype.itemsize
 
 
 def _read_at_once(access: MemoryAccess) -> int:
