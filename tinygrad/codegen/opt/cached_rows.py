@@ -58,7 +58,9 @@ def _found_rows(nest: UOp) -> list[CachedRow]:
     for node in reversed(nodes):
         if node.op in (Ops.RANGE, Ops.LOAD, Ops.STAGE, Ops.STORE, Ops.SINK, Ops.INDEX) or node.dtype.is_bool:
             continue
-        if node.ranges.isdisjoint(rows) or not _is_candidate(node):
+        if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
+            continue  # the readers keep the condition, and so know where the row matters
+        if node.ranges.isdisjoint(rows) or not _is_expensive.of(node):
             continue
         for loop in rows:
             if loop in node.ranges and node.ranges <= frozenset(around[loop]):
@@ -75,16 +77,9 @@ def _found_rows(nest: UOp) -> list[CachedRow]:
 _cacheable_rows = Attribute(_found_rows, "_row_values")
 
 
-def _is_candidate(node: UOp) -> bool:
-    """True for values that a memory access would be cheaper than."""
-    if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
-        return False  # the readers keep the condition, and so know where the row matters
-    return _is_expensive.of(node)
-
-
 def _computes_much(node: UOp) -> bool:
-    """True for an elementary function, a sum, and what is made of one here, down to what is cached
-    already."""
+    """True for what a memory access would be cheaper than: an elementary function, a sum, and what is made of
+    one here, down to what is cached already."""
     if node.op is Ops.STAGE:
         return False
     own = node.op in Family.ELEMENTARY or (node.op is Ops.REDUCE and len(node.closed_ranges) > 0)

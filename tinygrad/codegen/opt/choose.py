@@ -224,7 +224,8 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             self.machine.busy_share(outermost.extent) < BUSY_ENOUGH
         if few and second is not None:
             if is_plain(outermost) and is_plain(second) and self.encloses_the_same(outermost, second):
-                outermost, = self.new_ranges(Merge, outermost, second)
+                self.take(Merge, outermost, second)
+                outermost = loops_of(self.store)[0]
             elif not self.reduces_between(second):
                 fills = self.fills_between(outermost, second)
                 outermost = max(outermost, second, key=lambda r: (self.machine.busy_share(r.extent),

@@ -21,7 +21,7 @@ from tinygrad.codegen.opt.choose_attention import AttentionChooser
 from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE
 from tinygrad.codegen.opt.chooser import power_of_two
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.merge import loop_around
+from tinygrad.codegen.opt.loops import loop_around
 from tinygrad.codegen.opt.online_softmax import online_softmax_of
 from tinygrad.codegen.opt.opts import (
     Global,

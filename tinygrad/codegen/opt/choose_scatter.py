@@ -130,7 +130,7 @@ class ScatterChooser(Chooser):
         if part < row and len(inner) > 1:
             return math.inf  # only one loop can be cut into parts that leave room
         outer = iterations(found.reduce.ranges) / (found.loop.extent * row)
-        passes = ceildiv(int(row), part) * ceildiv(found.loop.extent, self.rows_at_once(found))
+        passes = ceildiv(row, part) * ceildiv(found.loop.extent, self.rows_at_once(found))
         added, stored = walked * row / self.lanes(), found.loop.extent * row / self.lanes()
         return outer * len(found.addends) * (PASS_COST * (passes * walked + added) + OUTPUT_COST * stored)
 
@@ -138,7 +138,7 @@ class ScatterChooser(Chooser):
         """Items of the outputs' loops inside that one pass adds to: all, or as many as leave room for
         rows."""
         most = self.cached_items(found) // LEAST_ROWS
-        return min(int(iterations(self.added_together(found))), max(self.lanes(), most))
+        return min(iterations(self.added_together(found)), max(self.lanes(), most))
 
     def rows_at_once(self, found: SegmentSum) -> int:
         """Iterations of the loop whose outputs fit the cache, and leave every thread some."""

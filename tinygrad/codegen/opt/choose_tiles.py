@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from math import gcd
 
 from tinygrad.codegen.contraction import Contraction, mask_of
@@ -71,18 +72,16 @@ class BlockTile:
         return self.parts_m * self.parts_n
 
 
-TILES = (
-    BlockTile(128, 256, 2, 4), BlockTile(128, 128, 2, 2), BlockTile(128, 128, 2, 4), BlockTile(64, 128, 2, 2),
-    BlockTile(128, 64, 2, 2), BlockTile(64, 64, 2, 2), BlockTile(64, 32, 2, 1), BlockTile(32, 64, 1, 2),
-    BlockTile(32, 32, 1, 1), BlockTile(16, 32, 1, 1), BlockTile(16, 16, 1, 1), BlockTile(8, 8, 1, 1),
-)
+TILES = tuple(starmap(BlockTile, (
+    (128, 256, 2, 4), (128, 128, 2, 2), (128, 128, 2, 4), (64, 128, 2, 2), (128, 64, 2, 2), (64, 64, 2, 2),
+    (64, 32, 2, 1), (32, 64, 1, 2), (32, 32, 1, 1), (16, 32, 1, 1), (16, 16, 1, 1), (8, 8, 1, 1))))
 """The largest first: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
-SHARED_TILES = (BlockTile(128, 256, 2, 1), BlockTile(128, 128, 2, 1), BlockTile(64, 256, 1, 1),
-                BlockTile(64, 128, 1, 1), BlockTile(64, 64, 1, 1))
+SHARED_TILES = tuple(starmap(BlockTile, (
+    (128, 256, 2, 1), (128, 128, 2, 1), (64, 256, 1, 1), (64, 128, 1, 1), (64, 64, 1, 1))))
 """Of warp groups, whose units read shared memory."""
-REGISTER_TILES = (BlockTile(128, 128, 16, 16), BlockTile(128, 64, 16, 16), BlockTile(64, 128, 16, 16),
-                  BlockTile(128, 32, 16, 8), BlockTile(32, 128, 8, 16), BlockTile(64, 64, 16, 16),
-                  BlockTile(32, 32, 8, 8))
+REGISTER_TILES = tuple(starmap(BlockTile, (
+    (128, 128, 16, 16), (128, 64, 16, 16), (64, 128, 16, 16), (128, 32, 16, 8), (32, 128, 8, 16),
+    (64, 64, 16, 16), (32, 32, 8, 8))))
 """Of threads, the largest first: a thread's 8 x 8 products take 16 items from shared memory."""
 
 

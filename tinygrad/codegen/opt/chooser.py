@@ -11,8 +11,7 @@ from typing import Any
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
-from tinygrad.codegen.opt.loops import is_reduce_range
-from tinygrad.codegen.opt.merge import mergeable_pair
+from tinygrad.codegen.opt.loops import is_reduce_range, mergeable_pair
 from tinygrad.codegen.opt.opts import Merge, Named, Opt, Split, Splitting, Stage, Swap, Upcast, Vector
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import stageable

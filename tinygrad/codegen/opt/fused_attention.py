@@ -139,14 +139,14 @@ def attention_on_unit(nest: UOp, query: UOp, key: UOp, column: UOp, unit: Matrix
     attention = attention_loops(nest, unit, query, key, column)
     if attention is None:
         raise ValueError(f"{unit} can do no product over r{key.identity} and what it is made of")
-    return UOp.sink(map(_OnUnit(nest, unit, attention).stored, nest.src))
+    return UOp.sink(map(_OnUnit(nest, attention).stored, nest.src))
 
 
 class _OnUnit:
     """The state of one change: `done` has what the values of a result's elements have become."""
 
-    def __init__(self, nest: UOp, unit: MatrixUnit, attention: AttentionLoops) -> None:
-        self.unit = unit
+    def __init__(self, nest: UOp, attention: AttentionLoops) -> None:
+        self.unit = unit = attention.products.unit
         self.attention = attention
         self.how = how = attention.how
         self.new = NewRanges(nest)
@@ -263,8 +263,8 @@ class _OnUnit:
                         unit.a.columns, is_contiguous([product.a, product.b], product.k), RangeKind.UNROLL,
                         self.new)
         left, right = (self.keys, self.queries) if self.how.transposed else (self.queries, self.keys)
-        added = self.unit_product(operand(product, unit, True, left, depth, self.lane, of_a),
-                                  operand(product, unit, False, right, depth, self.lane, of_b), of_a, of_b)
+        added = self.unit_product(operand(product, True, left, depth, self.lane, of_a),
+                                  operand(product, False, right, depth, self.lane, of_b), of_a, of_b)
         return added.reduce_ranges(Ops.ADD, *depth.loops)
 
     def tile_bits(self) -> list[int]:

@@ -9,9 +9,11 @@ tile, it masks what lies outside. A reduce adds a masked tail of its own, so the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import factors_of
+from tinygrad.codegen.opt.access import index_uses, steps_of
 from tinygrad.codegen.opt.blocks import reduce_in_block
 from tinygrad.codegen.predicate import (
     identity_unless,
@@ -66,6 +68,32 @@ def writes_what_it_reads(nest: UOp) -> bool:
     """True if a buffer is both loaded and stored: then nothing may be computed twice."""
     stored = {store.memory for store in nest.src}
     return any(load.memory in stored for load in nest.nodes_of(Ops.LOAD))
+
+
+def loop_around(nest: UOp, r: UOp) -> UOp | None:
+    """The range that `r` runs directly in, wherever either of them runs; None where there is none."""
+    closing = [n for n in nest.toposort() if n.closed_ranges]
+    pairs = (pair for n in closing for pair in pairwise(n.closed_ranges))
+    return next((outer for outer, inner in pairs if inner is r and outer.kind is r.kind
+                 and _runs_directly_in(closing, outer, r)), None)
+
+
+def mergeable_pair(nest: UOp, stage: UOp | None = None) -> tuple[UOp, UOp] | None:
+    """Two ranges, the outer one first, that are contiguous in every access and can run as one; None if there
+    are none. Of a stage, the ranges that fill it but the last, as its value uses them."""
+    uses = [steps_of(u) for u in index_uses(nest if stage is None else stage)]
+    closing = [n for n in nest.toposort() if n.closed_ranges]
+    loops = [n.closed_ranges for n in closing] if stage is None else [stage.closed_ranges[:-1]]
+    pairs = dict.fromkeys(pair for closed in loops for pair in pairwise(closed))
+    return next(((outer, inner) for outer, inner in pairs if _runs_directly_in(closing, outer, inner) and all(
+        {outer, inner}.isdisjoint(irregular) and steps.get(outer, 0) == steps.get(inner, 0) * inner.extent
+        for steps, irregular in uses)), None)
+
+
+def _runs_directly_in(closing: list[UOp], outer: UOp, inner: UOp) -> bool:
+    return all((outer in n.ranges) == (inner in n.ranges)
+               and ({outer, inner}.isdisjoint(n.closed_ranges) or (outer, inner) in pairwise(n.closed_ranges))
+               for n in closing)
 
 
 def thread_extent(program: list[UOp]) -> int:

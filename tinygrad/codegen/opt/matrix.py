@@ -148,9 +148,10 @@ def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: b
     return UnitAxis(r.extent, outer, tile, (*registers, *numbers, *(i for i in own if i not in registers)))
 
 
-def operand(product: MatrixProduct, unit: MatrixUnit, is_left: bool, side: UnitAxis, depth: UnitAxis,
-            lane: UOp, element: UOp) -> UOp:
+def operand(product: MatrixProduct, is_left: bool, side: UnitAxis, depth: UnitAxis, lane: UOp,
+            element: UOp) -> UOp:
     """A side of a product as a lane's element of the unit's tile, from memory."""
+    unit = product.unit
     value, r, fragment = (product.a, product.m, unit.a) if is_left else (product.b, product.n, unit.b)
     own, shared = (fragment.rows, fragment.columns) if is_left else (fragment.columns, fragment.rows)
     at, along = side.index(own, lane, element), depth.index(shared, lane, element)
@@ -187,8 +188,8 @@ def on_matrix_unit(nest: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, *tiles: 
         return value.src[0].substitute({r: side.start(size), k: depth.start(unit.k)})
 
     src = (in_shared(product.a, rows, unit.m, m), in_shared(product.b, columns, unit.n, n), lane, of_c) \
-        if unit.in_shared else (operand(product, unit, True, rows, depth, lane, of_a),
-                                operand(product, unit, False, columns, depth, lane, of_b),
+        if unit.in_shared else (operand(product, True, rows, depth, lane, of_a),
+                                operand(product, False, columns, depth, lane, of_b),
                                 lane, of_c, of_a, of_b)
     added = UOp.new(Ops.MMA, unit.result, src, unit)
     others = [r for r in reduce.closed_ranges if r is not k]

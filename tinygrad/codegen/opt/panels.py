@@ -11,8 +11,7 @@ from itertools import takewhile
 from tinygrad.codegen.contraction import factors_of
 from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.lanes import LaneChooser
-from tinygrad.codegen.opt.loops import can_be_outermost
-from tinygrad.codegen.opt.merge import mergeable_pair
+from tinygrad.codegen.opt.loops import can_be_outermost, mergeable_pair
 from tinygrad.codegen.opt.opts import Merge, Swap, Upcast, Vector
 from tinygrad.codegen.ranges import all_ranges, iterations, loops_of
 from tinygrad.graph.ops import Ops, RangeKind
