@@ -73,9 +73,8 @@ class AttentionChooser(BlockTileChooser):
 
     def fuse_on_unit(self, unit: MatrixUnit, found: SoftmaxSums, query: UOp, column: UOp) -> bool:
         """The Opts: tiles of keys, queries of blocks, keys and values in shared memory, both products."""
-        how = layout_conversion(unit)
-        keys = 0 if how is None else self.keys_of_tile(unit, how, found, column)
-        if how is None or not keys:
+        if (how := layout_conversion(unit)) is None or \
+                not (keys := self.keys_of_tile(unit, how, found, column)):
             return False
         new = self.new_ranges(OnlineSoftmax, found.loop, keys)
         key = next(r for r in new if r.kind is RangeKind.UNROLL)
@@ -88,9 +87,8 @@ class AttentionChooser(BlockTileChooser):
         warps = next((w for w in (8, 4, 2) if w <= most and query.extent > w * rows // 2
                       and ceildiv(query.extent, w * rows) * others >= self.machine.tiled_blocks), 1)
         inside, _ = self.tiled(query, warps * rows)
-        for other in (None if attention.scores is None else attention.scores.k, column):
-            if other is not None:
-                self.share_keys(unit, key, other, warps * unit.threads)
+        for other in (*([] if attention.scores is None else [attention.scores.k]), column):
+            self.share_keys(unit, key, other, warps * unit.threads)
         self.take(Attention, inside, key, column, unit)
         return True
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from tinygrad.codegen.opt.matrix import (
     MatrixProduct,
@@ -36,7 +37,7 @@ from tinygrad.helpers import ceildiv
 from tinygrad.renderer.matrix_units import Bit, MatrixUnit
 
 AT_ONCE_ALONG_D = 8
-"""Tiles of columns beside each other at most: 16 bytes of a row of values."""
+"""Tiles of columns beside each other at most, a power of two: 16 bytes of a row of values."""
 
 
 # --- which lane has what ------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ class _OnUnit:
                                self.new)
         self.keys = axis_of(attention.key, sizes[1], attention.key.extent // sizes[1], how.result_across,
                             False, RangeKind.UNROLL, self.new)
-        adjacent = _power_dividing(ceildiv(attention.column.extent, sizes[1]), AT_ONCE_ALONG_D)
+        adjacent = gcd(ceildiv(attention.column.extent, sizes[1]), AT_ONCE_ALONG_D)
         self.columns = axis_of(attention.column, sizes[1], adjacent, how.values_own,
                                is_contiguous([values], attention.column), RangeKind.UNROLL, self.new)
         if attention.key.extent % sizes[1] or not self.keys.is_whole():
@@ -259,7 +260,7 @@ class _OnUnit:
         """The first product: both sides from memory."""
         unit = self.unit
         of_a, of_b = self.fragments()
-        depth = axis_of(product.k, unit.k, _power_dividing(ceildiv(product.k.extent, unit.k), 2),
+        depth = axis_of(product.k, unit.k, gcd(ceildiv(product.k.extent, unit.k), 2),
                         unit.a.columns, is_contiguous([product.a, product.b], product.k), RangeKind.UNROLL,
                         self.new)
         left, right = (self.keys, self.queries) if self.how.transposed else (self.queries, self.keys)
@@ -320,11 +321,4 @@ class _OnUnit:
             tile = tile + number_of([self.bit_of(i, how.weights_summed)], numbers) * 2**count
             loops.insert(0, half)
         return as_source(self.staged(value, loops, place, tile), self.unit)
-
-
-def _power_dividing(count: int, most: int) -> int:
-    """The largest power of two up to `most` that divides `count`."""
-    while count % most:
-        most //= 2
-    return most
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Self, TypeAlias, dataclass_transform
 
@@ -86,7 +86,7 @@ class Opt:
 
     @classmethod
     def word(cls) -> str:
-        """What it is called in print and in files: `CACHE_ROW` for `CacheRow`."""
+        """What it is called in print and in files: `ONLINE_SOFTMAX` for `OnlineSoftmax`."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
 
     def ranges(self) -> list[Range]:
@@ -106,18 +106,14 @@ class Opt:
         return [f.name for f in fields(cls) if f.type in ("Range", "tuple[Range, ...]")]
 
     def __repr__(self) -> str:
+        told = list(fields(self))
+        while told and getattr(self, told[-1].name) == told[-1].default:
+            told.pop()  # what has its default at the end is not printed
         details: list[str] = []
-        for f in self._told():
+        for f in told:
             written = _WRITTEN.get(str(f.type).removeprefix("tuple[").removesuffix(", ...]"), str)
             details += [written(value) for value in _as_tuple(getattr(self, f.name))]
         return f"{self.word()}({', '.join(details)})"
-
-    def _told(self) -> list[Field[Any]]:
-        """The fields to print: all, but for those at the end that have their defaults."""
-        told = list(fields(self))
-        while told and getattr(self, told[-1].name) == told[-1].default:
-            told.pop()
-        return told
 
 
 def _name_of(value: Named) -> Any:
