@@ -14,17 +14,12 @@ from tinygrad.graph.uop import UOp
 
 @dataclass(frozen=True)
 class Contraction:
-    """A REDUCE of a product: the ranges that only one operand changes with, for each operand."""
+    """A REDUCE of a product: its operands, the ranges that only one of them changes with, for each."""
 
     reduce: UOp
+    factors: tuple[UOp, ...]
     left: frozenset[UOp]
     right: frozenset[UOp]
-
-    @property
-    def factors(self) -> tuple[UOp, ...]:
-        product = product_in(self.reduce.src[0])
-        assert product is not None
-        return product.src
 
     @property
     def sides(self) -> tuple[frozenset[UOp], frozenset[UOp]]:
@@ -33,13 +28,17 @@ class Contraction:
 
 def contraction_of(node: UOp) -> Contraction | None:
     """The contraction that a REDUCE is, if its two operands change with different outer ranges."""
-    if node.op is not Ops.REDUCE or node.arg is not Ops.ADD:
+    factors = factors_of(node)
+    if not factors:
         return None
-    product = product_in(node.src[0])
-    if product is None:
-        return None
-    a, b = (s.ranges & node.ranges for s in product.src)
-    return Contraction(node, a - b, b - a) if a - b and b - a else None
+    a, b = (s.ranges & node.ranges for s in factors)
+    return Contraction(node, factors, a - b, b - a) if a - b and b - a else None
+
+
+def factors_of(node: UOp) -> tuple[UOp, ...]:
+    """The factors of the products that a REDUCE adds up; none of what is no such REDUCE."""
+    product = product_in(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
+    return () if product is None else product.src
 
 
 def mask_of(value: UOp, otherwise: UOp) -> UOp | None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from tinygrad.dtype import dtypes
@@ -84,20 +84,38 @@ def fresh_identity(nest: UOp) -> int:
 # --- other ranges -------------------------------------------------------------------------------------------
 
 
-def counter(extent: int, identity: int, kind: RangeKind = RangeKind.LOOP) -> UOp:
-    """The counter of a new range; of one iteration there is none, and the counter is 0."""
-    return UOp.range(extent, identity, kind) if extent > 1 else ZERO
+class NewRanges:
+    """Ranges that a nest does not have, of one identity after another; without a nest, that none has."""
 
+    def __init__(self, nest: UOp | None = None) -> None:
+        self.first = -1 if nest is None else fresh_identity(nest)
+        """the identity of the first of them"""
+        self.identities = itertools.count(self.first, -1 if nest is None else 1)
 
-def copies_of(ranges: Iterable[UOp], identities: Iterator[int]) -> dict[UOp, UOp]:
-    """A range of its own in the place of each of these."""
-    return {r: r.replace(arg=(next(identities), r.kind)) for r in ranges}
+    def number(self) -> int:
+        """An identity for memory."""
+        return next(self.identities)
 
+    def range(self, extent: int | UOp, kind: RangeKind = RangeKind.LOOP) -> UOp:
+        return UOp.range(extent, next(self.identities), kind)
 
-def over_own_loops(value: UOp, changes: dict[UOp, UOp], identities: Iterator[int]) -> UOp:
-    """`value` under these changes, and with loops of its own for those inside it that they leave."""
-    own = {r: UOp.range(r.extent, next(identities), r.kind) for r in loops_inside(value) if r not in changes}
-    return value.substitute(changes | own)
+    def counter(self, extent: int, kind: RangeKind = RangeKind.LOOP) -> UOp:
+        """The counter of a new range; of one iteration there is none, and the counter is 0."""
+        identity = next(self.identities)
+        return UOp.range(extent, identity, kind) if extent > 1 else ZERO
+
+    def copy(self, r: UOp, *bounds: UOp) -> UOp:
+        """A range of its own in the place of `r`, in other bounds if some are given."""
+        return r.replace(src=bounds or r.src, arg=(next(self.identities), r.kind))
+
+    def copies(self, ranges: Iterable[UOp]) -> dict[UOp, UOp]:
+        """A range of its own in the place of each of these."""
+        return {r: self.copy(r) for r in ranges}
+
+    def own_loops(self, value: UOp, changes: dict[UOp, UOp]) -> UOp:
+        """`value` under these changes, and with loops of its own for those inside it that they leave."""
+        own = {r: self.range(r.extent, r.kind) for r in loops_inside(value) if r not in changes}
+        return value.substitute(changes | own)
 
 
 def row_major(counters: Sequence[UOp], extents: Iterable[int]) -> UOp:
@@ -160,7 +178,7 @@ def separate_loops(nest: UOp, places: bool) -> UOp:
 
 def _separated(nest: UOp, places: bool) -> UOp:
     """The nest with loops of their own for the REDUCEs that cannot run in those that they have now."""
-    identities = itertools.count(fresh_identity(nest))
+    new_ranges = NewRanges(nest)
     known: dict[UOp, list[UOp]] = {}
     """each loop, and those that stand in for it"""
     place_of: dict[UOp, tuple[frozenset[UOp], tuple[UOp, ...]]] = {}
@@ -179,7 +197,7 @@ def _separated(nest: UOp, places: bool) -> UOp:
             own = next((c for c in choices if c not in over
                         and not (places and place_of.setdefault(c, here) != here)), None)
             if own is None:
-                own = r.replace(arg=(next(identities), r.kind))
+                own = new_ranges.copy(r)
                 choices.append(own)
                 place_of[own] = here
             loops.append(own)

@@ -567,8 +567,9 @@ class UOp(Walk, Operators, Movement, NestNode):
         return UOp.new(Ops.STORE, value.dtype, (self, value, *ranges))
 
     def reduce_ranges(self, op: Ops, *ranges: UOp) -> UOp:
-        """This value accumulated over `ranges`."""
-        return UOp.new(Ops.REDUCE, self.dtype, (self, *ranges), op) if ranges else self
+        """This value accumulated over `ranges`; the counter of what runs once is none."""
+        loops = [r for r in ranges if r.op is Ops.RANGE]
+        return UOp.new(Ops.REDUCE, self.dtype, (self, *loops), op) if loops else self
 
     def stage(self, identity: int, memory: Memory, *ranges: UOp) -> UOp:
         """Memory holding this value for every iteration of `ranges`."""

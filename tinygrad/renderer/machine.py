@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.helpers import round_up
 from tinygrad.renderer.launch import ACCESS_BYTES
 from tinygrad.renderer.matrix_units import MatrixUnit
 
@@ -28,10 +29,8 @@ class Machine:
     """the most blocks along each axis, the fastest first"""
     multiprocessors: int = 128
     """what runs several blocks at once; large GPUs have about so many (an H200 132), drivers say it"""
-    has_threads: bool = False
-    """whether a THREAD range may be shared out over cores"""
     threads: int = 1
-    """cores to share it out over"""
+    """cores over which a THREAD range may be shared out"""
     l3_bytes: int = 0
     """the last cache, of all cores, where stores can go past it; else 0"""
     l2_bytes: int = 512 << 10
@@ -83,6 +82,11 @@ class Machine:
         """Blocks of 256 threads that run at once, eight on each multiprocessor."""
         return 8 * self.multiprocessors
 
+    def busy_share(self, count: int) -> float:
+        """How much of the time cores work that share out so many pieces: none finishes before the one that
+        has most of them."""
+        return count / round_up(count, self.threads)
+
     def __str__(self) -> str:
         if self.has_blocks:
             return f"blocks of {self.block_threads} threads"
@@ -107,7 +111,7 @@ class Machine:
 
 def cores(vector_bytes: int = 16, registers: int = 16, threads: int = 1, **more: Any) -> Machine:
     """Cores that run loops, with `registers` vector registers of `vector_bytes`; the rest as in `Machine`."""
-    return Machine(has_threads=True, threads=threads, registers=registers, vector_bytes=vector_bytes, **more)
+    return Machine(threads=threads, registers=registers, vector_bytes=vector_bytes, **more)
 
 
 def blocks(block_threads: int = 256, shared_bytes: int = 32 << 10, **more: Any) -> Machine:

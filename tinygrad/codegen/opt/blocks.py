@@ -11,13 +11,11 @@ computed once, for equal values in equal iterations are one node of the nest.
 """
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.predicate import identity_unless, mask_store
-from tinygrad.codegen.ranges import fresh_identity, output_ranges
-from tinygrad.dtype import dtypes
+from tinygrad.codegen.ranges import ZERO, NewRanges, closers, output_ranges
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -31,31 +29,30 @@ class SharedLoop:
     """What a loop becomes whose iterations threads of a block share: its counter, and the ranges of that."""
 
     counter: UOp
-    rounds: UOp | None
-    """of each thread, one after the other or written out"""
-    warps: UOp | None
+    rounds: UOp
+    """of each thread, one after the other or written out; this and the others 0 where there is but one"""
+    warps: UOp
     """all threads, where lanes exchange nothing"""
-    lanes: UOp | None
-    vector: UOp | None
+    lanes: UOp
+    vector: UOp
     mask: UOp | None
     """where an iteration exists; None where each does"""
 
     @property
     def ranges(self) -> list[UOp]:
-        return [r for r in (self.rounds, self.warps, self.lanes, self.vector) if r is not None]
+        return [r for r in (self.rounds, self.warps, self.lanes, self.vector) if r is not ZERO]
 
-    def reduced(self, node: UOp, value: UOp, others: Sequence[UOp], identities: Iterator[int]) -> UOp:
+    def reduced(self, node: UOp, value: UOp, others: Sequence[UOp], new: NewRanges) -> UOp:
         """`value` reduced as a REDUCE `node` does along the loop and others: what all threads know then."""
         op = node.arg
         if self.mask is not None:
             value = identity_unless(self.mask, value, op)
-        own = [*others, *([] if self.rounds is None else [self.rounds])]
-        for loops in (own, *([r] for r in (self.vector, self.lanes) if r is not None)):
-            value = value.reduce_ranges(op, *loops) if loops else value
-        return value if self.warps is None else _through_memory(value, op, self.warps, identities)
+        for loops in ((*others, self.rounds), (self.vector,), (self.lanes,)):
+            value = value.reduce_ranges(op, *loops)
+        return value if self.warps is ZERO else _through_memory(value, op, self.warps, new)
 
 
-def shared_loop(extent: int, threads: int, lanes: int, identities: Iterator[int], width: int = 1,
+def shared_loop(extent: int, threads: int, lanes: int, new: NewRanges, width: int = 1,
                 kind: RangeKind = RangeKind.LOOP) -> SharedLoop:
     """A loop shared by so many threads, of which up to `lanes` side by side exchange values, by accesses of
     `width` items, in rounds that run as `kind`. Raises ValueError where the threads are no whole warps, or
@@ -66,16 +63,16 @@ def shared_loop(extent: int, threads: int, lanes: int, identities: Iterator[int]
     if extent % width:
         raise ValueError(f"a row of {extent} items is no multiple of {width}")
 
-    def made(count: int, kind: RangeKind) -> UOp | None:
-        return UOp.range(count, next(identities), kind) if count > 1 else None
+    def made(count: int, kind: RangeKind) -> UOp:
+        return new.range(count, kind) if count > 1 else ZERO
 
-    zero, accesses = UOp.const(0, dtypes.index), extent // width
+    accesses = extent // width
     rounds = made(ceildiv(accesses, threads), kind)
     lane, warp = made(lanes, RangeKind.LOCAL), made(threads // lanes, RangeKind.LOCAL)
     vector = made(width, RangeKind.VECTOR)
-    number = (rounds or zero) * threads + ((warp or zero) * lanes + (lane or zero))
+    number = rounds * threads + (warp * lanes + lane)
     mask = number < accesses if accesses % threads else None
-    return SharedLoop(number * width + (vector or zero), rounds, warp, lane, vector, mask)
+    return SharedLoop(number * width + vector, rounds, warp, lane, vector, mask)
 
 
 def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
@@ -85,21 +82,19 @@ def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
     Where `r` is also closed inside the loops of another REDUCE, a thread goes on doing that alone. REDUCEs in
     different places get loops of their own.
     """
-    identities = itertools.count(fresh_identity(nest))
+    new = NewRanges(nest)
     outputs = output_ranges(nest)
-    closing = [n for n in nest.toposort() if n.op is Ops.REDUCE and r in n.closed_ranges]
+    closing = [n for n in closers(nest, r) if n.op is Ops.REDUCE]
     shared = [n for n in closing if n.ranges <= outputs] or closing
-    loops_at: dict[frozenset[UOp], SharedLoop] = {}
-    for node in shared:
-        if node.ranges not in loops_at:
-            loops_at[node.ranges] = shared_loop(r.extent, threads, lanes, identities)
+    loops_at = {ranges: shared_loop(r.extent, threads, lanes, new)
+                for ranges in dict.fromkeys(n.ranges for n in shared)}
 
     def together(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        new = node.with_sources(src)
+        now = node.with_sources(src)
         if node not in shared:
-            return new
-        loop, others = loops_at[node.ranges], [c for c in new.closed_ranges if c is not r]
-        return loop.reduced(node, new.src[0].substitute({r: loop.counter}), others, identities)
+            return now
+        loop, others = loops_at[node.ranges], [c for c in now.closed_ranges if c is not r]
+        return loop.reduced(node, now.src[0].substitute({r: loop.counter}), others, new)
 
     return nest.rebuild(together)
 
@@ -107,8 +102,8 @@ def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
 def row_in_registers(nest: UOp, loops: Sequence[UOp], threads: int, width: int, lanes: int) -> UOp:
     """The nest with `loops`, which REDUCEs close alone and STOREs last, run by `threads` threads, each with
     every n-th access of `width` items in registers; `lanes` threads side by side exchange values."""
-    identities = itertools.count(fresh_identity(nest))
-    row = shared_loop(loops[0].extent, threads, lanes, identities, width, RangeKind.UNROLL)
+    new = NewRanges(nest)
+    row = shared_loop(loops[0].extent, threads, lanes, new, width, RangeKind.UNROLL)
     for r in loops:
         if r.extent != loops[0].extent:
             raise ValueError(f"loops of {r.extent} and of {loops[0].extent} items are not along one row")
@@ -118,25 +113,21 @@ def row_in_registers(nest: UOp, loops: Sequence[UOp], threads: int, width: int, 
         if not any(r in loops for r in closed):
             return node.with_sources(src)
         if node.op is Ops.REDUCE and len(node.src) == 2:
-            return row.reduced(node, src[0], (), identities)
+            return row.reduced(node, src[0], (), new)
         if node.op is Ops.STORE and not any(r in loops for r in closed[:-1]):
-            new = node.replace(src=(*src[:-1], *row.ranges))
-            return new if row.mask is None else mask_store(new, row.mask)
+            store = node.replace(src=(*src[:-1], *row.ranges))
+            return store if row.mask is None else mask_store(store, row.mask)
         raise ValueError(f"{node.op.name} closes other loops inside that along the row")
 
     return nest.rebuild(held, done=dict.fromkeys(loops, row.counter))
 
 
-def _through_memory(value: UOp, op: Ops, thread: UOp, identities: Iterator[int]) -> UOp:
+def _through_memory(value: UOp, op: Ops, thread: UOp, new: NewRanges) -> UOp:
     """The values of all iterations of `thread` as one, through shared memory."""
     count = thread.extent
-    memory = value.stage(next(identities), Memory.SHARED, thread)
+    memory = value.stage(new.number(), Memory.SHARED, thread)
     serial = next((n for n in range(MOST_SERIAL, 1, -1) if count % n == 0), count)
-    if count <= MOST_SERIAL or serial == count:
-        kind = RangeKind.UNROLL if count <= MOST_SERIAL else RangeKind.LOOP
-        each = UOp.range(count, next(identities), kind)
-        return memory.index(each).load().reduce_ranges(op, each)
-    each = UOp.range(serial, next(identities), RangeKind.UNROLL)
-    fewer = UOp.range(count // serial, next(identities), RangeKind.LOCAL)
-    part = memory.index(each * fewer.extent + fewer).load().reduce_ranges(op, each)
-    return _through_memory(part, op, fewer, identities)
+    each = new.range(serial, RangeKind.UNROLL if serial <= MOST_SERIAL else RangeKind.LOOP)
+    fewer = ZERO if serial == count else new.range(count // serial, RangeKind.LOCAL)
+    part = memory.index(each * (count // serial) + fewer).load().reduce_ranges(op, each)
+    return part if fewer is ZERO else _through_memory(part, op, fewer, new)

@@ -11,15 +11,13 @@ rows has its sums in registers, and all words of a block are written out.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
 from tinygrad.codegen.opt.opts import ByteDot, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.word_bytes import byte_dots
 from tinygrad.codegen.ranges import iterations, loops_of, output_ranges
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, round_up
+from tinygrad.helpers import ceildiv
 
 MOST_VECTORS = 4
 """Vectors of a tile: four cache lines of weights are read one after another."""
@@ -34,21 +32,13 @@ MANY_REGISTERS = 32
 18, 1 x 4 17 (a Zen 1 core, 128 rows of 576, 1,536 of weights in 4 bits)."""
 
 
-@dataclass(frozen=True)
-class DotSides:
-    """The ranges of a dot product of bytes: the one whose words lie side by side, those of the rest."""
-
-    lane: UOp
-    rows: tuple[UOp, ...]
-
-
 class ByteDotChooser(Chooser):
     """Dot products of bytes, and tiles for them."""
 
     def dot_bytes(self) -> None:
         """Every sum over the bytes of words as one operation."""
         while self.machine.has_byte_dots and (found := byte_dots(self.nest)):
-            self.take(ByteDot(found[0].identity))
+            self.take(ByteDot, found[0])
 
     def tile_byte_dots(self) -> bool:
         """Take the Opts of a kernel made of such dot products; False where it is none."""
@@ -61,31 +51,26 @@ class ByteDotChooser(Chooser):
         if sides is None:
             return False
         for r in self.word_ranges():
-            self.take(Unroll(r.identity, r.extent))
-        outer = [r for r in self.nest.src[0].closed_ranges if r not in sides.rows and r is not sides.lane]
-        lane, row = sides.lane, max(sides.rows, key=lambda r: r.extent, default=None)
+            self.runs(Unroll, r)
+        lane, rows_of_dot = sides
+        outer = [r for r in self.store.closed_ranges if r not in rows_of_dot and r is not lane]
+        row = max(rows_of_dot, key=lambda r: r.extent, default=None)
         for r in reversed(outer):
-            self.take(Swap(r.identity))
+            self.take(Swap, r)
         width, around = self.width(lane), iterations(outer)
         most = MOST_VECTORS if row is None or self.machine.registers >= MANY_REGISTERS else 1
         vectors = tile_size(ceildiv(lane.extent, width), most)
-        while vectors > 1 and not self.keeps_busy(around * ceildiv(lane.extent, width * vectors)):
+        while vectors > 1 and \
+                self.machine.busy_share(around * ceildiv(lane.extent, width * vectors)) < BALANCED:
             vectors //= 2
         rows = 1
         if row is not None:
             rows = tile_size(row.extent, max(1, self.machine.registers * TILE_REGISTERS // 32 // vectors))
         self.note("a tile of dot products of bytes", rows=rows, vectors=vectors)
-        tiles = self.outer_after(Vector(lane.identity, self.width(lane)))
-        if tiles is not None and vectors > 1:
-            self.take(Upcast(tiles, vectors))
-        if row is not None and rows > 1:
-            self.take(Upcast(row.identity, rows))
+        tiles = self.runs(Vector, lane, width)
+        self.runs(Upcast, tiles, vectors)
+        self.runs(Upcast, row, rows)
         return True
-
-    def keeps_busy(self, count: int) -> bool:
-        """Whether so many tiles are about the same work for each thread."""
-        threads = self.machine.threads
-        return count / round_up(count, threads) >= BALANCED
 
     def only_dot(self) -> UOp | None:
         """The one dot product of a kernel with one result, if each item of that is a sum of such."""
@@ -100,10 +85,11 @@ class ByteDotChooser(Chooser):
             sizes = {n.src[1].arg for n in words.nodes_of(Ops.MOD)
                      if n.src[0] is r and n.src[1].op is Ops.CONST}
             if len(sizes) == 1 and r.extent % (size := sizes.pop()) == 0 and 1 < size < r.extent:
-                self.take(Split(r.identity, size))
+                self.take(Split, r, size)
 
-    def dot_sides(self, dot: UOp) -> DotSides | None:
-        """Which ranges are on which side; None where no lanes run along words side by side."""
+    def dot_sides(self, dot: UOp) -> tuple[UOp, list[UOp]] | None:
+        """The range of a dot product of bytes whose words lie side by side, and those of the other factor;
+        None where no lanes run along words side by side."""
         outputs = output_ranges(self.nest)
         loads = self.loads_of(dot.src[0])
         own = outputs & dot.src[0].ranges - dot.src[1].ranges
@@ -112,8 +98,7 @@ class ByteDotChooser(Chooser):
             return None
         lane = max(lanes, key=lambda r: (r.extent, -r.identity))
         others = dot.src[1].ranges - dot.src[0].ranges
-        rows = tuple(r for r in loops_of(self.nest.src[0]) if r in others)
-        return DotSides(lane, rows)
+        return lane, [r for r in loops_of(self.store) if r in others]
 
     def word_ranges(self) -> list[UOp]:
         """The loops over the words of a block, innermost first, as many as are written out."""

@@ -8,11 +8,10 @@ loop of its own, into scratch memory that all its readers share.
 """
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import over_own_loops
+from tinygrad.codegen.ranges import NewRanges
 from tinygrad.graph.attributes import Attribute, Synthesized
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -59,7 +58,9 @@ def _found_rows(nest: UOp) -> list[CachedRow]:
     for node in reversed(nodes):
         if node.op in (Ops.RANGE, Ops.LOAD, Ops.STAGE, Ops.STORE, Ops.SINK, Ops.INDEX) or node.dtype.is_bool:
             continue
-        if node.ranges.isdisjoint(rows) or not _is_candidate(node):
+        if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
+            continue  # the readers keep the condition, and so know where the row matters
+        if node.ranges.isdisjoint(rows) or not _is_expensive.of(node):
             continue
         for loop in rows:
             if loop in node.ranges and node.ranges <= frozenset(around[loop]):
@@ -76,16 +77,9 @@ def _found_rows(nest: UOp) -> list[CachedRow]:
 _cacheable_rows = Attribute(_found_rows, "_row_values")
 
 
-def _is_candidate(node: UOp) -> bool:
-    """True for values that a memory access would be cheaper than."""
-    if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
-        return False  # the readers keep the condition, and so know where the row matters
-    return _is_expensive.of(node)
-
-
 def _computes_much(node: UOp) -> bool:
-    """True for an elementary function, a sum, and what is made of one here, down to what is cached
-    already."""
+    """True for what a memory access would be cheaper than: an elementary function, a sum, and what is made of
+    one here, down to what is cached already."""
     if node.op is Ops.STAGE:
         return False
     own = node.op in Family.ELEMENTARY or (node.op is Ops.REDUCE and len(node.closed_ranges) > 0)
@@ -125,7 +119,8 @@ def _repeats(value: UOp, loop: UOp, around: tuple[UOp, ...]) -> int:
 
 def row_form(value: UOp, loop: UOp) -> UOp:
     """`value` with stand-ins for the loop along its row and for the loops inside it: equal for equal rows."""
-    return over_own_loops(value, {loop: UOp.range(loop.extent, -1)}, itertools.count(-2, -1))
+    new = NewRanges()
+    return new.own_loops(value, {loop: new.range(loop.extent)})
 
 
 def _inside_another(row: CachedRow, rows: list[CachedRow]) -> bool:

@@ -47,10 +47,9 @@ from tinygrad.codegen.opt.prefetch import prefetches
 from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.opt.subtotals import long_sum
 from tinygrad.codegen.prefix_sum import prefix_sums
-from tinygrad.codegen.ranges import ACCUMULATING, is_plain
+from tinygrad.codegen.ranges import ACCUMULATING, is_plain, loops_of
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import round_up
 from tinygrad.renderer.machine import Machine
 
 THREAD_WORK = 1 << 16
@@ -104,11 +103,11 @@ def explain_plan(nest: UOp, machine: Machine) -> str:
     return "\n".join(f"  {note}" for note in dict.fromkeys(chooser.notes))
 
 
-def split_of_sum(contraction: Contraction) -> Split | None:
-    """A split of a loop of a contraction's sum by whose quotients or remainders an operand lies; None where
-    there is none."""
+def split_of_sum(contraction: Contraction) -> tuple[UOp, int] | None:
+    """A loop of a contraction's sum, and by what to split it, by whose quotients or remainders an operand
+    lies; None where there is none."""
     offsets = (factor.offset for factor in contraction.factors if factor.op is Ops.LOAD)
-    return next((Split(loop.identity, divisor) for at in offsets for _, _, loop, divisor in digits_of(at)
+    return next(((loop, divisor) for at in offsets for _, _, loop, divisor in digits_of(at)
                  if loop in contraction.reduce.closed_ranges), None)
 
 
@@ -131,7 +130,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         self.split_along(Ops.MOD, self.lanes())
         if not prefix_sums(self.nest):  # a scan needs its loop whole in all outputs
             while (cut := partitions(self.nest, self.lanes())) is not None:
-                self.take(PartitionLoop(cut[0].identity, tuple(cut[1])))
+                self.take(PartitionLoop, *cut)
         self.split_along(Ops.IDIV)
         self.merge_contiguous()
         is_chain = self.carry_scans()
@@ -143,33 +142,33 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             if not is_chain:
                 self.choose_lanes()
         if has_loose_bounds(self.nest):
-            self.take(Tighten())
+            self.take(Tighten)
         while (sum_ := long_sum(self.nest)) is not None:
-            self.take(Subtotals(sum_.loop.identity, sum_.amount))
+            self.take(Subtotals, *sum_)
         if self.worth_streaming():
-            self.take(Stream())
+            self.take(Stream)
         for hint in prefetches(self.nest, self.machine):
-            self.take(Prefetch(hint.loop.identity, hint.along.identity, hint.iterations))
+            self.take(Prefetch, *hint)
         self.share_out()
 
     def carry_scans(self) -> bool:
         """Running sums by a recurrence, without which each item is the sum of up to all. Where no loop has
         items side by side for lanes, several recurrences beside each other hide the latency of an addition:
         then True, and nothing is left to be chosen for lanes."""
-        loops_of_sums = dict.fromkeys(p.loop for p in prefix_sums(self.nest))
-        if not loops_of_sums:
+        found = prefix_sums(self.nest)
+        if not found:
             return False
         try:
-            self.take(Scan(next(iter(loops_of_sums)).identity))
+            self.take(Scan, found[0].loop)
         except ValueError:  # outputs need the loop at several places
             return False
         costs = {f"r{r.identity}_as_lanes": self.lane_cost(r, self.accesses())
-                 for r in self.nest.src[0].closed_ranges if r.kind is RangeKind.LOOP}
+                 for r in loops_of(self.store)}
         self.note("an item of a recurrence, against 1 without lanes", **costs)
-        around = list(takewhile(lambda r: r.kind is RangeKind.LOOP, self.nest.src[0].closed_ranges))
+        around = list(takewhile(lambda r: r.kind is RangeKind.LOOP, self.store.closed_ranges))
         if not around or min(costs.values()) < CHAIN_COST:
             return False
-        self.take(Upcast(around[-1].identity, min(CHAINS, around[-1].extent)))
+        self.runs(Upcast, around[-1], CHAINS)
         return True
 
     def choose_lanes(self) -> None:
@@ -179,7 +178,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             self.cache_rows()
             contraction = self.main_contraction()
         while contraction is not None and (split := split_of_sum(contraction)) is not None:
-            self.take(split)
+            self.take(Split, *split)
             contraction = self.main_contraction()
         if contraction is None:
             self.vectorise_groups()
@@ -194,7 +193,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         """Cache the rows of values that are expensive to compute twice."""
         while worth := [found for found in numbered_rows(self.nest) if self.worth_caching(found[1])]:
             number, row = worth[0]
-            self.take(Stage(number, (row.loop.identity,)))
+            self.take(Stage, number, (row.loop,))
 
     def worth_caching(self, row: CachedRow) -> bool:
         """True for a row that is expensive, fits the cache, and lies in memory as it is walked (or is summed
@@ -209,45 +208,39 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
 
     def share_out(self) -> None:
         self.note("threads", work=self.original_work, least=THREAD_WORK, there_are=self.machine.threads)
-        if not self.machine.has_threads or self.machine.threads < 2 or self.original_work < THREAD_WORK:
+        if self.machine.threads < 2 or self.original_work < THREAD_WORK:
             return
-        loops = [[r for r in s.closed_ranges if r.kind is RangeKind.LOOP] for s in self.nest.src]
+        loops = list(map(loops_of, self.nest.src))
         if not all(loops):
             return
         outermost, *others = dict.fromkeys(s[0] for s in loops)
         if others:
             if are_shared(self.nest, [outermost, *others]) and not writes_what_it_reads(self.nest):
-                self.take(Thread(outermost.identity, tuple(r.identity for r in others),
-                                 SHARES_A_THREAD * self.machine.threads))
+                self.take(Thread, outermost, others, SHARES_A_THREAD * self.machine.threads)
             return
         seconds = {s[1] if len(s) > 1 else None for s in loops}
         second = seconds.pop() if len(seconds) == 1 else None
-        few = outermost.extent < 2 * self.machine.threads or self.busy_share(outermost) < BUSY_ENOUGH
+        few = outermost.extent < 2 * self.machine.threads or \
+            self.machine.busy_share(outermost.extent) < BUSY_ENOUGH
         if few and second is not None:
             if is_plain(outermost) and is_plain(second) and self.encloses_the_same(outermost, second):
-                self.take(Merge(outermost.identity, second.identity))
-                outermost = next(r for r in self.nest.src[0].closed_ranges if r.kind is RangeKind.LOOP)
+                self.take(Merge, outermost, second)
+                outermost = loops_of(self.store)[0]
             elif not self.reduces_between(second):
                 fills = self.fills_between(outermost, second)
-                outermost = max(outermost, second, key=lambda r: (self.busy_share(r), fills or r.extent))
-        self.take(Thread(outermost.identity))
-
-    def busy_share(self, r: UOp) -> float:
-        """How much of the time threads work that share out the iterations of `r`: none finishes before the
-        one that has most of them."""
-        return float(r.extent / round_up(r.extent, self.machine.threads))
+                outermost = max(outermost, second, key=lambda r: (self.machine.busy_share(r.extent),
+                                                                  fills or r.extent))
+        self.take(Thread, outermost)
 
     def encloses_the_same(self, outer: UOp, inner: UOp) -> bool:
         """True if nothing runs inside `outer` but outside `inner`."""
-        return all((outer in n.ranges) == (inner in n.ranges) for n in self.nest.toposort()
-                   if n.op in ACCUMULATING)
+        return all((outer in n.ranges) == (inner in n.ranges) for n in self.nest.nodes_of(*ACCUMULATING))
 
     def fills_between(self, outer: UOp, inner: UOp) -> bool:
         """True if memory is filled for each iteration of `outer`: threads that share out `inner` would each
         fill all of it."""
-        return any(n.op is Ops.STAGE and outer in n.ranges and inner not in n.ranges
-                   for n in self.nest.toposort())
+        return any(outer in n.ranges and inner not in n.ranges for n in self.nest.nodes_of(Ops.STAGE))
 
     def reduces_between(self, inner: UOp) -> bool:
         """True if a REDUCE or SCATTER runs outside `inner`: every thread would do it again."""
-        return any(n.op in (Ops.REDUCE, Ops.SCATTER) and inner not in n.ranges for n in self.nest.toposort())
+        return any(inner not in n.ranges for n in self.nest.nodes_of(Ops.REDUCE, Ops.SCATTER))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import gcd
 
 from tinygrad.codegen.contraction import contraction_of, product_in
-from tinygrad.codegen.opt.choose_tiles import BlockTileChooser
+from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE, BlockTileChooser
 from tinygrad.codegen.opt.fused_attention import LayoutConversion, attention_loops, layout_conversion
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.online_softmax import SoftmaxSums, WeightedSum, online_softmax_of
@@ -19,7 +19,7 @@ from tinygrad.codegen.ranges import iterations, reduces_in
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv
-from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
+from tinygrad.renderer.matrix_units import MatrixUnit
 
 MOST_WARPS = 8
 """Of a block: they share what it loads of keys and values."""
@@ -27,8 +27,6 @@ KEYS = 64
 """Keys of a tile: scores of 16 queries take 32 registers of a thread."""
 MOST_HELD = 144
 """Registers of a thread for 16 queries, their scores and their results: 255 are there, 64 the rest wants."""
-LEAST_SIDE = 8
-"""Queries, keys and columns below which a unit would multiply nothing but zeros."""
 BANK_BYTES = 128
 """Of shared memory, that lanes read at once."""
 
@@ -38,10 +36,8 @@ class AttentionChooser(BlockTileChooser):
 
     def fuse_attention(self) -> bool:
         """Take the Opts for the first unit that can do it; False where there is none."""
-        found = online_softmax_of(self.nest)
-        main = None if found is None else self.main_sum(found)
-        ranges = None if found is None or main is None else self.queries_and_columns(found, main)
-        if found is None or ranges is None:
+        if (found := online_softmax_of(self.nest)) is None or (main := self.main_sum(found)) is None or \
+                (ranges := self.queries_and_columns(found, main)) is None:
             return False
         return any(self.attempt(self.fuse_on_unit, unit, found, *ranges) for unit in self.machine.matrix_units
                    if ALLOW_TF32 or not unit.rounds_to_tf32)
@@ -77,25 +73,23 @@ class AttentionChooser(BlockTileChooser):
 
     def fuse_on_unit(self, unit: MatrixUnit, found: SoftmaxSums, query: UOp, column: UOp) -> bool:
         """The Opts: tiles of keys, queries of blocks, keys and values in shared memory, both products."""
-        how = layout_conversion(unit)
-        keys = 0 if how is None else self.keys_of_tile(unit, how, found, column)
-        if how is None or not keys:
+        if (how := layout_conversion(unit)) is None or \
+                not (keys := self.keys_of_tile(unit, how, found, column)):
             return False
-        new = self.new_ranges(OnlineSoftmax(found.loop.identity, keys))
+        new = self.new_ranges(OnlineSoftmax, found.loop, keys)
         key = next(r for r in new if r.kind is RangeKind.UNROLL)
         attention = attention_loops(self.nest, unit, query, key, column)
         if attention is None:
             return False
         rows = unit.n if how.transposed else unit.m
-        others = iterations(self.nest.src[0].closed_ranges) // (query.extent * column.extent)
+        others = iterations(self.store.closed_ranges) // (query.extent * column.extent)
         most = min(MOST_WARPS, self.machine.block_threads // unit.threads)
         warps = next((w for w in (8, 4, 2) if w <= most and query.extent > w * rows // 2
                       and ceildiv(query.extent, w * rows) * others >= self.machine.tiled_blocks), 1)
         inside, _ = self.tiled(query, warps * rows)
-        for other in (None if attention.scores is None else attention.scores.k, column):
-            if other is not None:
-                self.share_keys(unit, key, other, warps * unit.threads)
-        self.take(Attention(inside.identity, key.identity, column.identity, UNITS.index(unit), 1))
+        for other in (*([] if attention.scores is None else [attention.scores.k]), column):
+            self.share_keys(unit, key, other, warps * unit.threads)
+        self.take(Attention, inside, key, column, unit)
         return True
 
     def keys_of_tile(self, unit: MatrixUnit, how: LayoutConversion, found: SoftmaxSums, column: UOp) -> int:

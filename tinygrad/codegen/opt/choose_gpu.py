@@ -21,7 +21,7 @@ from tinygrad.codegen.opt.choose_attention import AttentionChooser
 from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE
 from tinygrad.codegen.opt.chooser import power_of_two
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.merge import loop_around
+from tinygrad.codegen.opt.loops import loop_around
 from tinygrad.codegen.opt.online_softmax import online_softmax_of
 from tinygrad.codegen.opt.opts import (
     Global,
@@ -76,7 +76,7 @@ class BlockChooser(AttentionChooser):
 
     def __init__(self, nest: UOp, machine: Machine, rank: int = 0) -> None:
         super().__init__(nest, machine, rank)
-        self.wide: dict[int, int] = {}
+        self.wide: dict[UOp, int] = {}
         """loops over the items of one load, of the rows of sums, and how many these are"""
 
     def choose(self) -> None:
@@ -88,7 +88,7 @@ class BlockChooser(AttentionChooser):
             self.choose_threads()
         self.distribute()
         if not is_scattered and has_loose_bounds(self.nest):
-            self.take(Tighten())
+            self.take(Tighten)
 
     def choose_threads(self) -> None:
         """What the threads of a block do of the kind of kernel that this is."""
@@ -140,7 +140,7 @@ class BlockChooser(AttentionChooser):
             around = (s.closed_ranges for s in self.nest.src if r in s.closed_ranges)
             taken = max(iterations(n for n in loops if n.kind is RangeKind.LOCAL and n not in before)
                         for loops in around)
-            self.take_runs(Local, r, min(budget // taken, r.extent))
+            self.runs(Local, r, budget // taken)
 
     def loops_with_threads(self) -> frozenset[UOp]:
         """The loops of outputs that threads share already."""
@@ -150,12 +150,11 @@ class BlockChooser(AttentionChooser):
     def distribute(self) -> None:
         """Every loop that encloses all there is to do for it goes across blocks."""
         while True:
-            shared = (n for n in self.nest.toposort() if n.op is Ops.SCATTER)
-            inner = frozenset[UOp]().union(*(self.outputs - n.ranges for n in (*self.statistics(), *shared)))
-            loops = [r.identity for r in self.outputs - inner if is_plain(r)]
+            inside = (*self.statistics(), *self.nest.nodes_of(Ops.SCATTER))
+            loops = [r.identity for r in self.outputs if is_plain(r) and all(r in n.ranges for n in inside)]
             if not loops:
                 return
-            self.take(Global(min(loops)))
+            self.take(Global, min(loops))
 
     def access_width(self, loops: Sequence[UOp]) -> int:
         """Items that one access of a thread moves along these loops of one length, none of which is without
@@ -174,7 +173,7 @@ class BlockChooser(AttentionChooser):
             ranges = frozenset(self.nest.src[number].closed_ranges)  # as other outputs have left them
             if all(map(is_plain, ranges)) and ranges.isdisjoint(self.loops_with_threads()):
                 for r in self.transposing(self.with_wide_accesses(ranges)):
-                    self.take(Local(r.identity, min(self.square_side(), r.extent)))
+                    self.runs(Local, r, self.square_side())
         self.distribute_over_threads(self.outputs - self.loops_with_threads(), self.machine.block_threads)
 
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
@@ -184,7 +183,7 @@ class BlockChooser(AttentionChooser):
         fastest = self.fastest_first(ranges)[:1] if iterations(ranges) >= enough else []
         if not fastest or not self.has_vectors(fastest[0]):
             return ranges
-        _, around = self.split(Vector(fastest[0].identity, ACCESS_LANES))
+        around = self.runs(Vector, fastest[0], ACCESS_LANES)
         return ranges.difference(fastest).union([] if around is None else [around])
 
     def has_vectors(self, r: UOp) -> bool:
@@ -195,11 +194,8 @@ class BlockChooser(AttentionChooser):
         """(the range along which stores are contiguous, another one along which a load is), if these
         differ."""
         stored = next((r for a in self.accesses(op=Ops.STORE) for r in ranges if a.step(r) == 1), None)
-        if stored is None:
-            return ()
-        loaded = next((r for a in self.accesses(op=Ops.LOAD) for r in ranges
-                       if a.step(r) == 1 and a.step(stored) not in (0, 1)), None)
-        return () if loaded is None else (stored, loaded)
+        loaded = None if stored is None else self.crossing(stored, ranges)
+        return () if stored is None or loaded is None else (stored, loaded)
 
     # --- reduces --------------------------------------------------------------------------------------------
 
@@ -228,9 +224,9 @@ class BlockChooser(AttentionChooser):
             rounds = max(ROW_ROUNDS, TILE_ITEMS // max(self.wide.values(), default=1))
             for r in all_ranges(self.nest):
                 if r.identity >= first and is_plain(r):
-                    self.take_runs(Unroll, r, min(rounds, power_of_two(r.extent)))
+                    self.runs(Unroll, r, min(rounds, power_of_two(r.extent)))
         for lanes, width in self.wide.items():
-            self.take(Vector(lanes, width))
+            self.take(Vector, lanes, width)
 
     def row_of(self, node: UOp) -> UOp | None:
         """The innermost loop of a REDUCE, if something that it reads lies in rows along it."""
@@ -248,19 +244,19 @@ class BlockChooser(AttentionChooser):
                 length = iterations(node.closed_ranges)
                 width = min(self.access_width([last]), power_of_two(max(1, length // threads)))
             if width > 1:
-                lanes, outer = self.split(Split(last.identity, width))
-                self.wide[lanes.identity], loop = width, lanes if outer is None else outer
+                lanes, outer = self.split(Split, last, width)
+                self.wide[lanes], loop = width, lanes if outer is None else outer
             while (around := loop_around(self.nest, loop)) is not None and is_plain(around):
-                if loop.identity in self.wide:
+                if loop in self.wide:
                     loop = around
                 else:
-                    loop, = self.new_ranges(Merge(around.identity, loop.identity))
+                    loop, = self.new_ranges(Merge, around, loop)
 
     def shared_range(self, node: UOp) -> UOp | None:
         """The range of a REDUCE that threads share: long, and contiguous where one is."""
         access = self.largest_access(node)
         plain = [r for r in node.closed_ranges
-                 if is_plain(r) and r.extent >= self.machine.warp_threads and r.identity not in self.wide]
+                 if is_plain(r) and r.extent >= self.machine.warp_threads and r not in self.wide]
         return max(plain, key=lambda r: (access is not None and access.step(r) == 1, r.extent), default=None)
 
     def group_reduces(self, group: int, inside: frozenset[UOp] = frozenset()) -> None:
@@ -273,7 +269,7 @@ class BlockChooser(AttentionChooser):
             threads = 1 if r is None else min(group, power_of_two(r.extent))
             if r is None or threads < 2:
                 return
-            self.take(Local(r.identity, threads, self.exchanging_lanes()))
+            self.take(Local, r, threads, self.exchanging_lanes())
 
     # --- segment sums ---------------------------------------------------------------------------------------
 
@@ -293,7 +289,7 @@ class BlockChooser(AttentionChooser):
         loop, _ = self.tiled(found.loop, tile)
         if has_inner:
             self.move_inside(loop)
-        self.take(Scatter(loop.identity, 1))
+        self.take(Scatter, loop, 1)
         self.distribute_over_threads(self.outputs - {loop}, self.machine.block_threads)
         return True
 
@@ -331,9 +327,9 @@ class BlockChooser(AttentionChooser):
         if set(reduces_in(self.nest)) != known or any(n.ranges != rows for n in known):
             return False
         threads, width = self.machine.block_threads, self.access_width([found.loop])
-        item = next(r for r in self.new_ranges(OnlineSoftmax(found.loop.identity, threads * TILE_ITEMS))
+        item = next(r for r in self.new_ranges(OnlineSoftmax, found.loop, threads * TILE_ITEMS)
                     if r.kind is RangeKind.UNROLL)
-        self.take(Row((item.identity,), threads, width, self.exchanging_lanes()))
+        self.take(Row, (item,), threads, width, self.exchanging_lanes())
         self.distribute_over_threads(self.outputs - rows, threads)
         return True
 
@@ -349,7 +345,7 @@ class BlockChooser(AttentionChooser):
         self.note("a row in registers", items=items, at_once=width, values=values, threads=threads)
         if threads < 2:
             return False
-        self.take(Row(tuple(r.identity for r in loops), threads, width, self.exchanging_lanes()))
+        self.take(Row, loops, threads, width, self.exchanging_lanes())
         self.distribute_over_threads(statistics[0].ranges, self.machine.block_threads // threads)
         return True
 
@@ -398,7 +394,7 @@ class BlockChooser(AttentionChooser):
         """The few rows in registers of each thread: what they are multiplied with is loaded once for all."""
         short = min(contraction.sides, key=iterations)
         for r in sorted(filter(is_plain, short), key=lambda r: r.identity):
-            self.take(Upcast(r.identity, r.extent))
+            self.runs(Upcast, r)
 
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
@@ -421,8 +417,7 @@ class BlockChooser(AttentionChooser):
         self.note("a tile of a thread", side=size, outputs=outputs, busy_with=size * size * enough)
         tiles = [(self.register_tile(column, size), side), (self.register_tile(row, size), threads // side)]
         for r, most in tiles:
-            if r is not None:
-                self.take_runs(Local, r, min(most, r.extent))
+            self.runs(Local, r, most)
 
     def register_tile(self, r: UOp, size: int) -> UOp | None:
         """`r` with its innermost iterations in registers, as vectors where memory is contiguous along it.
@@ -430,7 +425,7 @@ class BlockChooser(AttentionChooser):
         if size < 2:
             return r
         wide = size == ACCESS_LANES and self.has_vectors(r)
-        return self.split((Vector if wide else Upcast)(r.identity, size))[1]
+        return self.runs(Vector if wide else Upcast, r, size)
 
 
 def _is_next(access: MemoryAccess, r: UOp) -> bool:

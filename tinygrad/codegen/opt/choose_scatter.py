@@ -59,9 +59,9 @@ class ScatterChooser(Chooser):
     def interchange_sums(self) -> bool:
         """Take what adds up whole rows, where a sum walks across rows of memory that no cache holds and reads
         each item once; False if that is not so."""
-        loops = self.nest.src[0].closed_ranges
-        reduces = [n for n in self.nest.toposort() if n.op is Ops.REDUCE]
-        if len(self.nest.src) > 1 or not loops or not self.machine.has_threads or len(reduces) != 1 or \
+        loops = self.store.closed_ranges
+        reduces = self.nest.nodes_of(Ops.REDUCE)
+        if len(self.nest.src) > 1 or not loops or len(reduces) != 1 or \
                 len(reduces[0].closed_ranges) != 1 or reduces[0].ranges != frozenset(loops):
             return False
         loop, (summed,), read = loops[-1], reduces[0].closed_ranges, self.loads_of(reduces[0])
@@ -77,15 +77,15 @@ class ScatterChooser(Chooser):
         if moved <= self.machine.l2_bytes or size * reduces[0].dtype.itemsize < LEAST_RUN:
             return False
         loop, _ = self.tiled(loop, size)
-        self.take(Unroll(summed.identity, ROWS_TOGETHER))
-        self.take(Interchange(loop.identity, self.lanes()))
-        self.take(Vector(loop.identity, self.width(loop)))
+        self.take(Unroll, summed, ROWS_TOGETHER)
+        self.take(Interchange, loop, self.lanes())
+        self.take(Vector, loop, self.width(loop))
         return True
 
     def run_of(self, loop: UOp, around: float) -> int:
         """Iterations of `loop` that a tile has: whole vectors, of which a third of the first cache holds the
         sums, and as many tiles as keep all threads busy."""
-        most = self.machine.l1_bytes // 3 // self.nest.src[0].src[1].dtype.itemsize
+        most = self.machine.l1_bytes // 3 // self.store.src[1].dtype.itemsize
         threads = self.machine.threads if around < self.machine.threads else 1
         tiles = round_up(max(1, ceildiv(loop.extent, most)), threads)
         return min(loop.extent, round_up(ceildiv(loop.extent, tiles), self.lanes()))
@@ -102,13 +102,13 @@ class ScatterChooser(Chooser):
             self.move_inside(loop)
         around = self.tiled(inner[0], part)[1] if inner else None
         if around is not None:
-            self.take(Swap(around.identity))
+            self.take(Swap, around)
         loop, _ = self.tiled(loop, rows)
         dump_slots = DUMP_SLOTS if inner or ceildiv(found.loop.extent, rows) <= MOST_TILES else 0
-        self.take(Scatter(loop.identity, lanes, dump_slots))
-        last = self.nest.src[0].closed_ranges[-1]
+        self.take(Scatter, loop, lanes, dump_slots)
+        last = self.store.closed_ranges[-1]
         if last.kind is RangeKind.LOOP and self.can_vector(last):
-            self.take(Vector(last.identity, self.width(last)))
+            self.take(Vector, last, self.width(last))
         return True
 
     def added_together(self, found: SegmentSum) -> tuple[UOp, ...]:
@@ -130,7 +130,7 @@ class ScatterChooser(Chooser):
         if part < row and len(inner) > 1:
             return math.inf  # only one loop can be cut into parts that leave room
         outer = iterations(found.reduce.ranges) / (found.loop.extent * row)
-        passes = ceildiv(int(row), part) * ceildiv(found.loop.extent, self.rows_at_once(found))
+        passes = ceildiv(row, part) * ceildiv(found.loop.extent, self.rows_at_once(found))
         added, stored = walked * row / self.lanes(), found.loop.extent * row / self.lanes()
         return outer * len(found.addends) * (PASS_COST * (passes * walked + added) + OUTPUT_COST * stored)
 
@@ -138,14 +138,14 @@ class ScatterChooser(Chooser):
         """Items of the outputs' loops inside that one pass adds to: all, or as many as leave room for
         rows."""
         most = self.cached_items(found) // LEAST_ROWS
-        return min(int(iterations(self.added_together(found))), max(self.lanes(), most))
+        return min(iterations(self.added_together(found)), max(self.lanes(), most))
 
     def rows_at_once(self, found: SegmentSum) -> int:
         """Iterations of the loop whose outputs fit the cache, and leave every thread some."""
-        loops = self.nest.src[0].closed_ranges
+        loops = self.store.closed_ranges
         inside = (found.loop, *self.added_together(found))
         around = iterations([r for r in loops if r not in inside])
-        parts = self.machine.threads if self.machine.has_threads and around < self.machine.threads else 1
+        parts = self.machine.threads if around < self.machine.threads else 1
         items = found.loop.extent * self.part_of_row(found)
         tiles = max(parts, ceildiv(items, self.cached_items(found)))
         near = ceildiv(items, self.items_in(int(CACHE_SHARE * self.machine.l2_bytes), found))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from math import gcd
 
 from tinygrad.codegen.contraction import Contraction, mask_of
@@ -31,7 +32,7 @@ from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv
 from tinygrad.renderer.launch import ACCESS_BYTES
-from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
+from tinygrad.renderer.matrix_units import MatrixUnit
 
 LEAST_RUN = 8
 """Items that lie side by side, from which on rows of a tile go along them: an access of halves."""
@@ -42,7 +43,7 @@ MOST_WASTE = 1.5
 STEPS = 2
 """Tiles along k that a lane loads at once: 16 bytes of a row of k."""
 LEAST_SIDE = 8
-"""Rows and columns below which a unit would multiply nothing but zeros."""
+"""Rows and columns (queries, keys) below which a unit would multiply nothing but zeros."""
 MOST_ACCUMULATORS = 128
 """Of 255 registers of a thread."""
 LIGHT_WORK, HEAVY_WORK = 1, 16
@@ -71,18 +72,16 @@ class BlockTile:
         return self.parts_m * self.parts_n
 
 
-TILES = (
-    BlockTile(128, 256, 2, 4), BlockTile(128, 128, 2, 2), BlockTile(128, 128, 2, 4), BlockTile(64, 128, 2, 2),
-    BlockTile(128, 64, 2, 2), BlockTile(64, 64, 2, 2), BlockTile(64, 32, 2, 1), BlockTile(32, 64, 1, 2),
-    BlockTile(32, 32, 1, 1), BlockTile(16, 32, 1, 1), BlockTile(16, 16, 1, 1), BlockTile(8, 8, 1, 1),
-)
+TILES = tuple(starmap(BlockTile, (
+    (128, 256, 2, 4), (128, 128, 2, 2), (128, 128, 2, 4), (64, 128, 2, 2), (128, 64, 2, 2), (64, 64, 2, 2),
+    (64, 32, 2, 1), (32, 64, 1, 2), (32, 32, 1, 1), (16, 32, 1, 1), (16, 16, 1, 1), (8, 8, 1, 1))))
 """The largest first: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
-SHARED_TILES = (BlockTile(128, 256, 2, 1), BlockTile(128, 128, 2, 1), BlockTile(64, 256, 1, 1),
-                BlockTile(64, 128, 1, 1), BlockTile(64, 64, 1, 1))
+SHARED_TILES = tuple(starmap(BlockTile, (
+    (128, 256, 2, 1), (128, 128, 2, 1), (64, 256, 1, 1), (64, 128, 1, 1), (64, 64, 1, 1))))
 """Of warp groups, whose units read shared memory."""
-REGISTER_TILES = (BlockTile(128, 128, 16, 16), BlockTile(128, 64, 16, 16), BlockTile(64, 128, 16, 16),
-                  BlockTile(128, 32, 16, 8), BlockTile(32, 128, 8, 16), BlockTile(64, 64, 16, 16),
-                  BlockTile(32, 32, 8, 8))
+REGISTER_TILES = tuple(starmap(BlockTile, (
+    (128, 128, 16, 16), (128, 64, 16, 16), (64, 128, 16, 16), (128, 32, 16, 8), (32, 128, 8, 16),
+    (64, 64, 16, 16), (32, 32, 8, 8))))
 """Of threads, the largest first: a thread's 8 x 8 products take 16 items from shared memory."""
 
 
@@ -140,7 +139,7 @@ class BlockTileChooser(Chooser):
         """Loops, the outermost first, as one."""
         whole, *inner = loops
         for r in inner:
-            whole, = self.new_ranges(Merge(whole.identity, r.identity))
+            whole, = self.new_ranges(Merge, whole, r)
         return whole
 
     # --- tiles ----------------------------------------------------------------------------------------------
@@ -149,7 +148,7 @@ class BlockTileChooser(Chooser):
                           where: str) -> dict[BlockTile, int]:
         """Tiles of products of (m, n) and their blocks: first those that leave enough, in their order, then
         those that leave most."""
-        enough, others = self.machine.tiled_blocks, iterations(self.nest.src[0].closed_ranges) // (m * n)
+        enough, others = self.machine.tiled_blocks, iterations(self.store.closed_ranges) // (m * n)
         blocks = {t: ceildiv(m, t.m) * ceildiv(n, t.n) * others for t in tiles}
         for tile, count in blocks.items():
             self.note(f"{tile.m}x{tile.n} of a block {where}", blocks=count, enough=enough,
@@ -161,14 +160,14 @@ class BlockTileChooser(Chooser):
         """The ranges inside tiles of rows, of columns and of the sum, of which a few tiles along m run beside
         each other, then the next along n, where there are many of both."""
         if k.extent % depth:
-            k, = self.new_ranges(Pad(k.identity, depth))
+            k, = self.new_ranges(Pad, k, depth)
         (m, m_tiles), (n, n_tiles), (k, _) = (self.tiled(m, tile.m), self.tiled(n, tile.n),
                                               self.tiled(k, depth))
         if m_tiles is not None and n_tiles is not None and m_tiles.extent > BLOCKS_TOGETHER and \
                 m_tiles.extent % BLOCKS_TOGETHER == 0:
-            _, groups = self.new_ranges(Split(m_tiles.identity, BLOCKS_TOGETHER))
-            self.take(Swap(n_tiles.identity))
-            self.take(Swap(groups.identity))
+            _, groups = self.new_ranges(Split, m_tiles, BLOCKS_TOGETHER)
+            self.take(Swap, n_tiles)
+            self.take(Swap, groups)
         return m, n, k
 
     def share(self, source: DType, side: UOp, k: UOp, threads: int, rows: int = 0, swizzled: int = 0) -> None:
@@ -282,11 +281,10 @@ class BlockTileChooser(Chooser):
                            unit.row_items)
             else:  # rows of k, that one lane reads below each other
                 self.share(unit.source, side, k, threads, unit.a.registers // 2 * steps)
-        opt = MMA(m.identity, n.identity, k.identity, UNITS.index(unit), tile.m // (tile.parts_m * unit.m),
-                  tile.n // (tile.parts_n * unit.n), steps)
-        for r in self.new_ranges(opt):
+        for r in self.new_ranges(MMA, m, n, k, unit, tile.m // (tile.parts_m * unit.m),
+                                 tile.n // (tile.parts_n * unit.n), steps):
             if r.kind is RangeKind.LOOP:
-                self.take(Local(r.identity, r.extent))
+                self.runs(Local, r)
 
     # --- registers ------------------------------------------------------------------------------------------
 
@@ -302,7 +300,7 @@ class BlockTileChooser(Chooser):
         source = contraction.reduce.dtype
         tiles = [t for t in REGISTER_TILES if t.parts <= self.machine.block_threads
                  and (t.m + t.n) * DEPTH * source.itemsize <= self.machine.shared_bytes]
-        others = iterations(self.nest.src[0].closed_ranges)
+        others = iterations(self.store.closed_ranges)
         tile = self.ranked([t for t, blocks in self.most_blocks_first(tiles, m, n, "in registers").items()
                             if blocks >= self.machine.tiled_blocks
                             and blocks * t.m * t.n <= MOST_WASTE * others])
@@ -313,23 +311,19 @@ class BlockTileChooser(Chooser):
         self.share(source, columns, depth, tile.parts, swizzled=RUN)
         self.hold(columns, tile.parts_n)
         self.hold(rows, tile.parts_m)
-        self.take(Unroll(depth.identity, WRITTEN_OUT))
+        self.take(Unroll, depth, WRITTEN_OUT)
         return True
 
     def hold(self, side: UOp, threads: int) -> None:
         """A side of the block's tile: runs in registers, then threads, what is left in registers again."""
         wide = all(a.step(side) == 1 for a in self.accesses(side, Ops.STORE))
-        _, rest = self.split((Vector if wide else Upcast)(side.identity, RUN))
-        if rest is not None:
-            _, rest = self.split(Local(rest.identity, threads))
-        if rest is not None:
-            self.take(Upcast(rest.identity, rest.extent))
+        self.runs(Upcast, self.runs(Local, self.runs(Vector if wide else Upcast, side, RUN), threads))
 
 
 def lies_along_k(operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:
     """Whether what an operand is loaded from lies in rows along k (else along its own side); None where it
     lies along neither, or where whole accesses do not divide its rows."""
-    loads = [n for n in operand.toposort() if n.op is Ops.LOAD]
+    loads = operand.nodes_of(Ops.LOAD)
     for r in (k, side):
         steps = [steps_of(load.offset)[0] for load in loads]
         if any(own.get(r) == 1 for own in steps):

@@ -11,9 +11,8 @@ from typing import Any
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
-from tinygrad.codegen.opt.loops import is_reduce_range
-from tinygrad.codegen.opt.merge import mergeable_pair
-from tinygrad.codegen.opt.opts import Merge, Opt, Split, Splitting, Stage, Swap, Upcast, Vector
+from tinygrad.codegen.opt.loops import is_reduce_range, mergeable_pair
+from tinygrad.codegen.opt.opts import Merge, Named, Opt, Split, Splitting, Stage, Swap, Upcast, Vector
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import stageable
 from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, output_ranges, reduces_in
@@ -67,35 +66,33 @@ class Chooser:
                      for name, n in numbers.items())
             self.notes.append(f"{what}: {', '.join(shown)}")
 
-    def take(self, opt: Opt) -> None:
+    def take(self, kind: type[Opt], *values: Named) -> None:
+        """Take a change of these ranges, with these numbers."""
+        opt = kind.of(*values)
         self.nest = apply_opt(self.nest, opt)
         self.opts.append(opt)
 
-    def take_runs(self, kind: type[Splitting], r: UOp, size: int) -> None:
-        """Take a split of a range into runs of so many iterations, if these are several."""
-        if size > 1:
-            self.take(kind(r.identity, size))
-
-    def new_ranges(self, opt: Opt) -> list[UOp]:
-        """Take an Opt; the ranges that it makes, the outermost loop last."""
+    def new_ranges(self, kind: type[Opt], *values: Named) -> list[UOp]:
+        """Take a change; the ranges that it makes, the outermost loop last."""
         before = set(all_ranges(self.nest))
-        self.take(opt)
+        self.take(kind, *values)
         return [r for r in all_ranges(self.nest) if r not in before]
 
-    def split(self, opt: Splitting) -> tuple[UOp, UOp | None]:
+    def split(self, kind: type[Splitting], r: UOp, size: int) -> tuple[UOp, UOp | None]:
         """Take a split; (the range inside, the loop left around it or None)."""
-        inside, *rest = self.new_ranges(opt)
+        inside, *rest = self.new_ranges(kind, r, size)
         around = [r for r in rest if r.kind is RangeKind.LOOP]
         return inside, around[-1] if around else None
 
+    def runs(self, kind: type[Splitting], r: UOp | None, most: int | None = None) -> UOp | None:
+        """Take a split of a range into runs of up to so many iterations, or of all, if these are several; the
+        loop left around them or None."""
+        size = 1 if r is None else r.extent if most is None else min(most, r.extent)
+        return r if r is None or size < 2 else self.split(kind, r, size)[1]
+
     def tiled(self, r: UOp, size: int) -> tuple[UOp, UOp | None]:
         """`r` as (the range inside its tile, the loop over tiles or None)."""
-        return (r, None) if r.extent <= size else self.split(Split(r.identity, size))
-
-    def outer_after(self, opt: Splitting) -> int | None:
-        """Take a split; the identity of the loop left around it, None if no loop is left."""
-        around = self.split(opt)[1]
-        return None if around is None else around.identity
+        return (r, None) if r.extent <= size else self.split(Split, r, size)
 
     def attempt(self, step: Callable[..., bool], *args: Any) -> bool:
         """Whether a step of the plan could be taken; where not, the plan stays as it was."""
@@ -120,7 +117,7 @@ class Chooser:
     def merge_contiguous(self) -> None:
         """Loops that walk memory as one would, as one."""
         while (pair := mergeable_pair(self.nest)) is not None:
-            self.take(Merge(pair[0].identity, pair[1].identity))
+            self.take(Merge, *pair)
 
     def split_along(self, digit: Ops, least: int = 2) -> None:
         """Loops along whose quotients (IDIV: channels that were shuffled) or remainders (MOD: weights in
@@ -135,17 +132,22 @@ class Chooser:
             loop, divisor = next(found, (None, 0))
             if loop is None:
                 return
-            self.take(Split(loop.identity, divisor))
+            self.take(Split, loop, divisor)
 
     def move_inside(self, loop: UOp) -> None:
         """All other loops of the first output around this one."""
-        for r in reversed([r for r in self.nest.src[0].closed_ranges if r is not loop]):
-            self.take(Swap(r.identity))
+        for r in reversed([r for r in self.store.closed_ranges if r is not loop]):
+            self.take(Swap, r)
 
     def stage(self, operand: UOp, over: Iterable[UOp], *tile: int) -> None:
         """Stage an operand of the contractions over these ranges, in shared memory for a `tile` of threads
         and on (the fields of `SharedTile`)."""
-        self.take(Stage(stageable(self.nest).index(operand), tuple(r.identity for r in over), *tile))
+        self.take(Stage, stageable(self.nest).index(operand), over, *tile)
+
+    @property
+    def store(self) -> UOp:
+        """The STORE of the first output."""
+        return self.nest.src[0]
 
     def accesses(self, along: UOp | None = None, op: Ops | None = None) -> list[MemoryAccess]:
         """The accesses to memory: all, or those in the loop `along`, or the LOADs or STOREs among them."""
@@ -156,6 +158,12 @@ class Chooser:
         """The accesses to memory that `value` is made from."""
         inside = value.toposort()
         return [a for a in self.accesses(op=Ops.LOAD) if a.node in inside]
+
+    def crossing(self, lane: UOp, ranges: Iterable[UOp]) -> UOp | None:
+        """Where lanes jump in what they load (a transpose), the one of `ranges` along which those loads lie
+        side by side."""
+        jumping = [a for a in self.accesses(op=Ops.LOAD) if a.step(lane) not in (0, 1)]
+        return next((r for a in jumping for r in ranges if a.step(r) == 1), None)
 
     def main_contraction(self) -> Contraction | None:
         """The contraction with the most work that changes with every range of an output, none of which runs
@@ -193,10 +201,9 @@ class Chooser:
 
     def lane_tile(self, lane: UOp, most: int) -> int:
         """`lane` as vectors, up to `most` of them side by side. Returns how many."""
-        _, outer = self.split(Vector(lane.identity, self.width(lane)))
+        outer = self.runs(Vector, lane, self.width(lane))
         size = 1 if outer is None else tile_size(outer.extent, most)
-        if outer is not None:
-            self.take_runs(Upcast, outer, size)
+        self.runs(Upcast, outer, size)
         return size
 
 

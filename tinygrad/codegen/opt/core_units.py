@@ -1,37 +1,57 @@
-"""Contractions on a matrix unit that one core has for itself: dot products of pairs of bfloat16.
+"""Contractions on a matrix unit that one core has for itself: dot products of pairs of bfloat16, lane by
+lane, or tiles that are taken by rows from memory.
 
-The plan is that of a contraction without such a unit (`tiles.py`): a tile of accumulators in registers, the
-operand of the lanes in panels. But a step of it is two products, so the panel holds pairs, and the operand
-that is read item by item is read pair by pair: where its pairs do not lie side by side it is staged too.
+Dot products have the plan of a contraction without such a unit (`tiles.py`): a tile of accumulators in
+registers, the operand of the lanes in panels. But a step of it is two products, so the panel holds pairs, and
+the operand that is read item by item is read pair by pair: where its pairs do not lie side by side it is
+staged too.
+
+Of a unit by rows a tile of four results, two by two, is all that its registers hold: each step of the sum
+loads two tiles of either operand for four products. The operand of the columns lies in panels, as the unit
+wants its elements; a panel is wide, so that what is loaded of the other operand, from its own place or from a
+panel of a few rows, is used again while it is near.
 """
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
-from tinygrad.codegen.opt.core_tiles import RowsUnitChooser, WayOnUnit, loops_over_tiles, panel_ranges
-from tinygrad.codegen.opt.matrix import are_of_every_store, matrix_product
-from tinygrad.codegen.opt.opts import MMA, Vector
+from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matrix_product
+from tinygrad.codegen.opt.opts import MMA, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE
-from tinygrad.codegen.opt.tiles import along
-from tinygrad.codegen.ranges import fresh_identity
-from tinygrad.codegen.transpose import interleaved_runs
+from tinygrad.codegen.opt.tiles import TileChooser, along
+from tinygrad.codegen.ranges import fresh_identity, iterations, loops_of
+from tinygrad.codegen.transpose import interleaved_runs, jump_of
 from tinygrad.dtype import dtypes
-from tinygrad.graph.ops import Ops
+from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import round_up
-from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
+from tinygrad.helpers import ceildiv, round_up
+from tinygrad.renderer.matrix_units import ROW_BYTES, MatrixUnit
 
-TILES = ((4, 4), (8, 2), (4, 2), (2, 4), (2, 2), (8, 1), (4, 1), (2, 1), (1, 4), (1, 2), (1, 1))
+LANE_TILES = ((4, 4), (8, 2), (4, 2), (2, 4), (2, 2), (8, 1), (4, 1), (2, 1), (1, 4), (1, 2), (1, 1))
 """(rows, vectors) of accumulators, the ones that load least first: the unit needs 6 at work, and 16 with
 their operands fit 32 registers."""
 MOST_WASTE = 1.25
 """How much larger than its result all tiles may be before smaller ones are taken."""
 LEAST_STEPS = 4
 """Pairs that a sum must have for the unit."""
+TILES = 2
+"""Tiles of results by rows along each side: with two of either operand they are the eight that AMX has."""
+WIDEST_PANEL, NARROWEST_PANEL = 512, 128
+"""Columns of a panel, where there are so many."""
+PANELS_A_THREAD = 2
+"""Panels for each thread, where that leaves them wide: a thread that is held up leaves the last to others."""
+COPY_CYCLES, TURN_CYCLES, ITEM_CYCLES = 1 / 12, 1 / 3, 2.0
+"""An item copied into a panel by whole vectors, by vectors of a square that is turned, and by itself."""
+SQUARE = 16
+"""Rows and lanes that are turned at once where no row of a tile is: 64 shuffles of 32 bytes."""
+WayOnUnit = tuple[float, tuple[int, ...], Callable[[], None]]
+"""Cycles of a multiply-add, what decides among those of as many, and what takes the Opts."""
 
 
-class CoreUnitChooser(RowsUnitChooser):
+class CoreUnitChooser(TileChooser):
     """Tiles on the core's own unit, for the chooser of plans."""
 
     def tile_on_unit(self, contraction: Contraction) -> bool:
@@ -40,13 +60,21 @@ class CoreUnitChooser(RowsUnitChooser):
             return False
         ways = [way for unit in self.machine.matrix_units
                 for way in (self.ways_by_rows if unit.by_rows else self.ways_by_lanes)(contraction, unit)]
-        least, take = min(ways, key=lambda way: way[0], default=(0.0, None))
+        least, _, take = min(ways, key=lambda way: way[:2], default=(1.0, (), None))
         if take is None or least > 1 / self.machine.lanes(dtypes.float32):
             return False  # vectors of widened items are as fast
         take()
         return True
 
-    def ways_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> list[WayOnUnit]:
+    def unit_product(self) -> tuple[tuple[UOp, ...], list[UOp]]:
+        """The sources of the nest's MMA, and the ranges over which its products are summed up."""
+        product, = self.nest.nodes_of(Ops.MMA)
+        sums = [n for n in self.nest.nodes_of(Ops.REDUCE) if n.src[0] is product]
+        return product.src, list(sums[0].closed_ranges) if sums else []
+
+    # --- dot products, lane by lane -------------------------------------------------------------------------
+
+    def ways_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> Iterator[WayOnUnit]:
         """The way to run a contraction on a unit of lanes, if there is one: lanes as the cost model would
         choose them, pairs that lie side by side in the other operand."""
         lanes = [along(contraction, n) for n in contraction.left | contraction.right if n.extent >= unit.n]
@@ -54,22 +82,21 @@ class CoreUnitChooser(RowsUnitChooser):
             n, m, loads = way.lane, max(way.rows, key=self.row_rank), self.loads_of(way.single)
             ks = [k for k in way.reduce.closed_ranges if k.extent >= LEAST_STEPS * unit.k
                   and matrix_product(way.reduce, unit, m, n, k) is not None]
-            fitting = [tile for tile in TILES if self.panel_fits(way, unit.n * tile[1])]
+            fitting = [tile for tile in LANE_TILES if self.panel_fits(way, unit.n * tile[1])]
             if not ks or way.reuse < STAGING_REUSE or not fitting:
                 continue
             k = max(ks, key=lambda r: (all(a.step(r) == 1 for a in loads), r.extent))
             computed = {t: round_up(m.extent, t[0]) * round_up(n.extent, unit.n * t[1]) for t in fitting}
             result = m.extent * n.extent
             tile = next((t for t in fitting if computed[t] <= MOST_WASTE * result), fitting[0])
-            opt = MMA(m.identity, n.identity, k.identity, UNITS.index(unit), *tile, 1)
-            return [(computed[tile] / result / unit.rate, partial(self.take_unit_tile, opt))]
-        return []
+            yield computed[tile] / result / unit.rate, (), partial(self.take_by_lanes, m, n, k, unit, tile)
+            return
 
-    def take_unit_tile(self, tile: MMA) -> None:
+    def take_by_lanes(self, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, tile: tuple[int, int]) -> None:
         """The Opts: the unit, panels for its operands, the loops around them."""
-        self.note("a tile of dot products", rows=tile.rows, vectors=tile.columns)
+        self.note("a tile of dot products", rows=tile[0], vectors=tile[1])
         first = fresh_identity(self.nest)
-        self.take(tile)
+        self.take(MMA, m, n, k, unit, *tile, 1)
         (single, _, _, _, pair, pairs), closed = self.unit_product()
         if not self.reads_pairs(single, pair):
             rows = loops_over_tiles(single, closed, first)
@@ -90,4 +117,138 @@ class CoreUnitChooser(RowsUnitChooser):
         stage, loads = self.newest_stage()
         lane = stage.closed_ranges[-1]
         if all(interleaved_runs(a.node, lane) is not None for a in loads):
-            self.take(Vector(lane.identity, lane.extent))
+            self.runs(Vector, lane)
+
+    # --- tiles by rows --------------------------------------------------------------------------------------
+
+    def ways_by_rows(self, contraction: Contraction, unit: MatrixUnit) -> Iterator[WayOnUnit]:
+        """The ways to run a contraction on a unit by rows."""
+        for rows, columns in (contraction.sides, contraction.sides[::-1]):
+            for ranges in itertools.product(rows, columns, contraction.reduce.closed_ranges):
+                product = matrix_product(contraction.reduce, unit, *ranges)
+                if product is not None and along(contraction, product.n).reuse >= STAGING_REUSE and \
+                        self.bytes_deep(product) * TILES * unit.n <= 2 * self.machine.l2_bytes:
+                    yield (self.cost_by_rows(product), tuple(r.identity for r in ranges),
+                           partial(self.take_by_rows, product))
+
+    def bytes_deep(self, product: MatrixProduct) -> int:
+        """Bytes of one column of a panel."""
+        summed = (r for r in product.reduce.closed_ranges if r in product.b.ranges)
+        return iterations(summed) * product.unit.source.itemsize
+
+    def panel_width(self, product: MatrixProduct) -> int:
+        """Columns of a panel: it lies in half the L2 cache, and every thread gets some. Panels are of about
+        one size, and end where the columns do or overlap."""
+        step, n = TILES * product.unit.n, product.n.extent
+        near = self.machine.l2_bytes // 2 // self.bytes_deep(product)
+        others = iterations(r for r in product.reduce.ranges & product.b.ranges if r is not product.n)
+        each = ceildiv(n * others, PANELS_A_THREAD * self.machine.threads)
+        wanted = max(step, min(near, max(each, NARROWEST_PANEL), WIDEST_PANEL) // step * step)
+        panels = ceildiv(n, wanted)
+        if panels == 1 and n > step and n % step:
+            panels = 2
+        return round_up(ceildiv(n, panels), step)
+
+    def cost_by_rows(self, product: MatrixProduct) -> float:
+        """Cycles of a multiply-add: of the unit, of the panels that are filled for it, of the results that
+        come from memory."""
+        m, n, k, reduce, unit = product.m, product.n, product.k, product.reduce, product.unit
+        deep = round_up(k.extent, unit.k) / k.extent
+        beyond = round_up(m.extent, unit.m) / m.extent * round_up(n.extent, unit.n) / n.extent
+        uses = iterations(reduce.ranges - product.b.ranges)
+        cost = deep * (beyond / unit.rate + self.filling_cost(product.b, n, k) / uses)
+        if not self.reads_rows(product):
+            uses = iterations(reduce.ranges - product.a.ranges)
+            if not self.is_near(product):
+                uses = min(uses, self.panel_width(product))
+            cost += deep * self.filling_cost(product.a, k, m) / uses
+        of_result = sum(COPY_CYCLES if a.step(n) == 1 else ITEM_CYCLES for a in self.accesses(op=Ops.STORE))
+        return float(cost + beyond * of_result / iterations(reduce.closed_ranges))
+
+    def filling_cost(self, operand: UOp, lane: UOp, across: UOp) -> float:
+        """Cycles of an item of a panel whose vectors go along one range."""
+        if not self.is_walked_badly(operand, lane):
+            return COPY_CYCLES
+        return ITEM_CYCLES if self.is_walked_badly(operand, across) else TURN_CYCLES
+
+    def reads_rows(self, product: MatrixProduct) -> bool:
+        """Whether tiles of the rows' operand can be loaded from where it lies: whole ones, of rows along
+        k."""
+        operand, m, k, unit = product.a, product.m, product.k, product.unit
+        if operand.op is not Ops.LOAD or len(operand.src[0].src) == 3:
+            return False
+        (load,) = self.loads_of(operand)
+        return k.extent % unit.k == 0 and m.extent >= TILES * unit.m and load.step(k) == 1 \
+            and load.step(m) is not None
+
+    def is_near(self, product: MatrixProduct) -> bool:
+        """Whether half the L2 cache holds the rows' operand for all rows."""
+        return self.bytes_deep(product) * product.m.extent <= self.machine.l2_bytes // 2
+
+    def take_by_rows(self, product: MatrixProduct) -> None:
+        """The Opts: blocks of rows, panels of columns, the unit, its operands in panels, the loops around."""
+        unit, width, first = product.unit, self.panel_width(product), fresh_identity(self.nest)
+        reads_rows, is_near = self.reads_rows(product), self.is_near(product)
+        self.note("tiles of a matrix unit", panel=width, rows_in_place=reads_rows, rows_near=is_near)
+        m, block = self.tiled(product.m, TILES * unit.m)
+        n, panel = self.tiled(product.n, width)
+        high, wide = (TILES if r.extent > size else 1 for r, size in ((m, unit.m), (n, unit.n)))
+        self.take(MMA, m, n, product.k, unit, high, wide, 1)
+        if not reads_rows:
+            self.stage_tiles(0, first, None if is_near else block)
+        self.stage_tiles(1, first, panel)
+        around = self.newest_stage()[0].ranges
+        order = [r for r in loops_of(self.store) if r in around]
+        self.enclose_with([r for r in (*order, block) if r is not None])
+
+    def stage_tiles(self, side: int, first: int, outside: UOp | None) -> None:
+        """An operand staged for all tiles but those of a loop `outside`, its rows filled by vectors where it
+        lies as they want it."""
+        src, summed = self.unit_product()
+        loops = [r for r in loops_over_tiles(src[side], summed, first) if r is not outside]
+        self.stage(src[side], [*loops, *panel_ranges(src[side], summed), src[4 + side]])
+        stage, _ = self.newest_stage()
+        length = ROW_BYTES // stage.dtype.itemsize
+        for lanes, is_turned in ((length, False), (length, True), (SQUARE, True)):
+            if self.attempt(self.fill_rows, stage.closed_ranges[-1], lanes, is_turned):
+                return
+
+    def fill_rows(self, element: UOp, lanes: int, is_turned: bool) -> bool:
+        """Lanes for the newest panel, if they lie as it does, or in squares that are turned."""
+        self.take(Vector, element, lanes)
+        stage, loads = self.newest_stage()
+        *loops, lane = stage.closed_ranges
+        if not is_turned:
+            return all(a.step(lane) in (0, 1) or interleaved_runs(a.node, lane) for a in loads)
+        if any(not _reads_squares(a.node, loops[-1], lane) for a in loads):
+            return False
+        self.runs(Upcast, loops[-1])
+        return True
+
+
+def _reads_squares(load: UOp, rows: UOp, lane: UOp) -> bool:
+    """Whether vectors along `lane` that jump in memory make squares which lie there turned."""
+    _, offset, *valid = load.src[0].src
+    jump = jump_of(offset, lane)
+    if jump is None or valid:
+        return False
+    count = lane.extent // jump.together
+    distance = rows.extent // count
+    starts = [offset.substitute({rows: UOp.const(distance * i, dtypes.index)}) for i in range(count)]
+    return all(start - starts[0] is UOp.const(i * jump.together, dtypes.index)
+               for i, start in enumerate(starts))
+
+
+def loops_over_tiles(operand: UOp, summed: list[UOp], first: int) -> list[UOp]:
+    """The loops over tiles that an operand changes with, where there are several: of identities from `first`
+    on."""
+    return sorted((r for r in operand.ranges
+                   if r.kind is RangeKind.LOOP and r.identity >= first and r not in summed),
+                  key=lambda r: -int(r.identity))
+
+
+def panel_ranges(operand: UOp, summed: list[UOp]) -> list[UOp]:
+    """The ranges of a panel but its last, as the contraction walks it: products, then the vectors of a
+    tile."""
+    return [r for r in summed if r in operand.ranges] + \
+        [r for r in operand.ranges if r.kind is RangeKind.UNROLL and r not in summed]

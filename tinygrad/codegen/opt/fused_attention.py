@@ -15,12 +15,13 @@ largest item and sums are those of the registers of a lane, then of the lanes th
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from tinygrad.codegen.opt.matrix import (
     MatrixProduct,
-    UnitAxis,
     as_source,
     axis_of,
     is_contiguous,
@@ -29,14 +30,14 @@ from tinygrad.codegen.opt.matrix import (
     operand,
 )
 from tinygrad.codegen.predicate import both, mask_loads_along
-from tinygrad.codegen.ranges import ZERO, fresh_identity, row_major
+from tinygrad.codegen.ranges import ZERO, NewRanges, reduces_in, row_major
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer.matrix_units import Bit, MatrixUnit
 
 AT_ONCE_ALONG_D = 8
-"""Tiles of columns beside each other at most: 16 bytes of a row of values."""
+"""Tiles of columns beside each other at most, a power of two: 16 bytes of a row of values."""
 
 
 # --- which lane has what ------------------------------------------------------------------------------------
@@ -104,6 +105,7 @@ class AttentionLoops:
     tiles: UOp
     scores: MatrixProduct | None
     products: MatrixProduct
+    how: LayoutConversion
 
 
 def attention_loops(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: UOp) -> AttentionLoops | None:
@@ -111,62 +113,61 @@ def attention_loops(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: U
     how = layout_conversion(unit)
     if how is None:
         return None
+
+    def product(reduce: UOp, of_queries: UOp, k: UOp) -> MatrixProduct | None:
+        m, n = (of_queries, query) if how.transposed else (query, of_queries)
+        return matrix_product(reduce, unit, m, n, k)
+
     scores, products, tiles = None, None, None
-    for node in nest.toposort():
-        if node.op is not Ops.REDUCE:
-            continue
-        m, n = (column, query) if how.transposed else (query, column)
+    for node in reduces_in(nest):
+        first, *others = node.closed_ranges
         if key in node.closed_ranges:
-            found = matrix_product(node, unit, m, n, key)
-            products = found or products
-        elif key in node.ranges and query in node.ranges and node.closed_ranges:
-            if len(node.closed_ranges) != 1 or node.closed_ranges[0].kind is not RangeKind.LOOP:
-                return None
-            m, n = (key, query) if how.transposed else (query, key)
-            scores = matrix_product(node, unit, m, n, node.closed_ranges[0])
+            products = product(node, column, key) or products
+        elif key in node.ranges and query in node.ranges:
+            scores = None if others or first.kind is not RangeKind.LOOP else product(node, key, first)
             if scores is None:
                 return None
         elif node.arg is Ops.MULACC:
             tiles = node.closed_ranges[-1]
     if products is None or tiles is None:
         return None
-    return AttentionLoops(query, key, column, tiles, scores, products)
+    return AttentionLoops(query, key, column, tiles, scores, products, how)
 
 
-def attention_on_unit(nest: UOp, query: UOp, key: UOp, column: UOp, unit: MatrixUnit, rows: int) -> UOp:
-    """The nest with its attention over the ranges of queries, of a tile's keys and of columns on `unit`; each
-    warp has so many tiles of rows. Raises ValueError where there is no such attention."""
-    attention, how = attention_loops(nest, unit, query, key, column), layout_conversion(unit)
-    if attention is None or how is None:
+def attention_on_unit(nest: UOp, query: UOp, key: UOp, column: UOp, unit: MatrixUnit) -> UOp:
+    """The nest with its attention over the ranges of queries, of a tile's keys and of columns on `unit`.
+    Raises ValueError where there is no such attention."""
+    attention = attention_loops(nest, unit, query, key, column)
+    if attention is None:
         raise ValueError(f"{unit} can do no product over r{key.identity} and what it is made of")
-    return _OnUnit(nest, unit, attention, how, rows).nest_after()
+    return UOp.sink(map(_OnUnit(nest, attention).stored, nest.src))
 
 
 class _OnUnit:
     """The state of one change: `done` has what the values of a result's elements have become."""
 
-    def __init__(self, nest: UOp, unit: MatrixUnit, attention: AttentionLoops, how: LayoutConversion,
-                 rows: int) -> None:
-        self.nest = nest
-        self.unit = unit
+    def __init__(self, nest: UOp, attention: AttentionLoops) -> None:
+        self.unit = unit = attention.products.unit
         self.attention = attention
-        self.how = how
-        self.identity = fresh_identity(nest)
-        self.lane = self.new_range(unit.threads, RangeKind.LOCAL)
-        self.element = self.new_range(unit.c.registers, RangeKind.FRAGMENT)
+        self.how = how = attention.how
+        self.new = NewRanges(nest)
+        self.lane = self.new.range(unit.threads, RangeKind.LOCAL)
+        self.element = self.new.range(unit.c.registers, RangeKind.FRAGMENT)
         sizes = (unit.n, unit.m) if how.transposed else (unit.m, unit.n)
         values = attention.products.a if how.transposed else attention.products.b
-        self.queries = self.axis(attention.query, sizes[0], rows, how.weights_own, False, RangeKind.LOCAL)
-        self.keys = self.axis(attention.key, sizes[1], attention.key.extent // sizes[1], how.result_across,
-                              False, RangeKind.UNROLL)
-        adjacent = _power_dividing(ceildiv(attention.column.extent, sizes[1]), AT_ONCE_ALONG_D)
-        self.columns = self.axis(attention.column, sizes[1], adjacent, how.values_own,
-                                 is_contiguous([values], attention.column), RangeKind.UNROLL)
+        self.queries = axis_of(attention.query, sizes[0], 1, how.weights_own, False, RangeKind.LOCAL,
+                               self.new)
+        self.keys = axis_of(attention.key, sizes[1], attention.key.extent // sizes[1], how.result_across,
+                            False, RangeKind.UNROLL, self.new)
+        adjacent = gcd(ceildiv(attention.column.extent, sizes[1]), AT_ONCE_ALONG_D)
+        self.columns = axis_of(attention.column, sizes[1], adjacent, how.values_own,
+                               is_contiguous([values], attention.column), RangeKind.UNROLL, self.new)
         if attention.key.extent % sizes[1] or not self.keys.is_whole():
             raise ValueError(f"a tile of {attention.key.extent} keys is no power of two of tiles of "
                              f"{sizes[1]}")
-        parts = sum(place is None for place in how.summed_of) + max(0, len(self.tile_bits()) - len(how.free))
-        self.which = self.new_range(2**parts, RangeKind.UNROLL) if parts else ZERO
+        self.sources = self.places_of_keys()
+        parts = sum(letter == "p" for letter, _ in self.sources.values())
+        self.which = self.new.range(2**parts, RangeKind.UNROLL) if parts else ZERO
         """which of the products that a lane's tiles of weights are made into, one after another"""
         self.done: dict[UOp, UOp] = {}
         self.at_query = self.queries.index(how.result_own, self.lane, self.element)
@@ -174,19 +175,7 @@ class _OnUnit:
         self.done[attention.key] = self.keys.index(how.result_across, self.lane, self.element)
         self.done[attention.column] = self.columns.index(how.result_across, self.lane, self.element)
 
-    def new_range(self, extent: int, kind: RangeKind) -> UOp:
-        self.identity += 1
-        return UOp.range(extent, self.identity - 1, kind)
-
-    def axis(self, r: UOp, size: int, tiles: int, bits: Sequence[Bit], together: bool,
-             kind: RangeKind) -> UnitAxis:
-        self.identity += 2
-        return axis_of(r, size, tiles, bits, together, self.identity - 2, kind)
-
     # --- the nest -------------------------------------------------------------------------------------------
-
-    def nest_after(self) -> UOp:
-        return UOp.sink(map(self.stored, self.nest.src))
 
     def stored(self, store: UOp) -> UOp:
         """A STORE of the elements that a lane holds."""
@@ -238,19 +227,17 @@ class _OnUnit:
         """The elements of each row that a lane holds as one, in the place of each of them."""
         loops = self.keys.loops
         across = [bit for letter, bit in self.how.result_across if letter == "r"]
-        other = self.new_range(2 ** len(across), RangeKind.UNROLL) if across else ZERO
+        other = self.new.range(2 ** len(across), RangeKind.UNROLL) if across else ZERO
         place = ZERO
         for bit in range(self.unit.c.registers.bit_length() - 1):
             own = self.element // 2**bit % 2
             place = place + (other // 2 ** across.index(bit) % 2 if bit in across else own) * 2**bit
         read = self.staged(value, loops, place, row_major(loops, [r.extent for r in loops]))
-        summed = [r for r in (*loops, other) if r.op is Ops.RANGE]
-        return read.reduce_ranges(op, *summed)
+        return read.reduce_ranges(op, *loops, other)
 
     def staged(self, value: UOp, loops: Sequence[UOp], place: UOp, tile: UOp) -> UOp:
         """An element of a lane's tiles, all of them in registers."""
-        self.identity += 1
-        stage = value.stage(self.identity - 1, Memory.REGISTER, *loops, self.element)
+        stage = value.stage(self.new.number(), Memory.REGISTER, *loops, self.element)
         return stage.index(tile * self.unit.c.registers + place).load()
 
     def of_row(self, value: UOp, op: Ops) -> UOp:
@@ -266,39 +253,30 @@ class _OnUnit:
         return UOp.new(Ops.MMA, self.unit.result, (a, b, self.lane, self.element, of_a, of_b), self.unit)
 
     def fragments(self) -> tuple[UOp, UOp]:
-        return (self.new_range(self.unit.a.registers, RangeKind.FRAGMENT),
-                self.new_range(self.unit.b.registers, RangeKind.FRAGMENT))
+        return (self.new.range(self.unit.a.registers, RangeKind.FRAGMENT),
+                self.new.range(self.unit.b.registers, RangeKind.FRAGMENT))
 
     def scores(self, product: MatrixProduct) -> UOp:
         """The first product: both sides from memory."""
         unit = self.unit
         of_a, of_b = self.fragments()
-        depth = self.axis(product.k, unit.k, _power_dividing(ceildiv(product.k.extent, unit.k), 2),
-                          unit.a.columns, is_contiguous([product.a, product.b], product.k), RangeKind.UNROLL)
+        depth = axis_of(product.k, unit.k, gcd(ceildiv(product.k.extent, unit.k), 2),
+                        unit.a.columns, is_contiguous([product.a, product.b], product.k), RangeKind.UNROLL,
+                        self.new)
         left, right = (self.keys, self.queries) if self.how.transposed else (self.queries, self.keys)
-        added = self.unit_product(operand(product, unit, True, left, depth, self.lane, of_a),
-                                  operand(product, unit, False, right, depth, self.lane, of_b), of_a, of_b)
+        added = self.unit_product(operand(product, True, left, depth, self.lane, of_a),
+                                  operand(product, False, right, depth, self.lane, of_b), of_a, of_b)
         return added.reduce_ranges(Ops.ADD, *depth.loops)
 
     def tile_bits(self) -> list[int]:
         return [place for place in self.keys.order if place < 0]
 
-    def sources(self) -> dict[int, tuple[str, int]]:
+    def places_of_keys(self) -> dict[int, Bit]:
         """For each bit of a key's number (by its place in `keys.order`): the bit of the place among what is
         summed ("s"), or of the range over products ("p")."""
-        found: dict[int, tuple[str, int]] = {}
-        later = 0
-        for i, place in enumerate(self.how.summed_of):
-            found[i] = ("p", later) if place is None else ("s", place)
-            later += place is None
-        free = list(self.how.free)
-        for tile in self.tile_bits():
-            if free:
-                found[tile] = ("s", free.pop(0))
-            else:
-                found[tile] = ("p", later)
-                later += 1
-        return found
+        free, later = iter(self.how.free), itertools.count()
+        places = [*enumerate(self.how.summed_of), *((tile, next(free, None)) for tile in self.tile_bits())]
+        return {i: ("p", next(later)) if place is None else ("s", place) for i, place in places}
 
     def products(self) -> UOp:
         """The second product: weights from registers, values from memory."""
@@ -319,7 +297,7 @@ class _OnUnit:
 
     def bit_of(self, place: int, summed: Sequence[Bit]) -> Bit:
         """Where a bit of a key's number is, in a source whose places among what is summed are `summed`."""
-        letter, number = self.sources()[place]
+        letter, number = self.sources[place]
         return summed[number] if letter == "s" else ("p", number)
 
     def weights(self, value: UOp, element: UOp, which: UOp) -> UOp:
@@ -327,28 +305,20 @@ class _OnUnit:
         how = self.how
         numbers = {"l": self.lane, "r": element, "p": which}
         place = ZERO
-        for bits, sources in ((how.result_own, how.weights_own),
-                              (how.result_across, [self.bit_of(i, how.weights_summed)
-                                                   for i in range(len(how.result_across))])):
-            for (letter, bit), source in zip(bits, sources, strict=True):
-                if letter == "r":
-                    place = place + number_of([source], numbers) * 2**bit
+        across = (self.bit_of(i, how.weights_summed) for i in range(len(how.result_across)))
+        for (letter, bit), source in zip((*how.result_own, *how.result_across),
+                                         (*how.weights_own, *across), strict=True):
+            if letter == "r":
+                place = place + number_of([source], numbers) * 2**bit
         of_tile = sorted(self.tile_bits(), reverse=True)
         tile = number_of([self.bit_of(i, how.weights_summed) for i in of_tile], numbers)
         loops = list(self.keys.loops)
         for count, i in enumerate(how.exchanged, len(self.tile_bits())):
             distance = 1 << how.result_across[i][1]
-            half = self.new_range(2, RangeKind.UNROLL)
+            half = self.new.range(2, RangeKind.UNROLL)
             other = UOp.new(Ops.EXCHANGE, value.dtype, (value,), distance)
             value = (self.lane // distance % 2).ne(half).where(other, value)
             tile = tile + number_of([self.bit_of(i, how.weights_summed)], numbers) * 2**count
             loops.insert(0, half)
         return as_source(self.staged(value, loops, place, tile), self.unit)
-
-
-def _power_dividing(count: int, most: int) -> int:
-    """The largest power of two up to `most` that divides `count`."""
-    while count % most:
-        most //= 2
-    return most
 

@@ -16,11 +16,8 @@ that change with it.
 """
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-
 from tinygrad.codegen.predicate import accumulated
-from tinygrad.codegen.ranges import copies_of, fresh_identity, separate_loops
+from tinygrad.codegen.ranges import NewRanges, row_major, separate_loops
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
@@ -32,25 +29,22 @@ def interchange(nest: UOp, loop: UOp, lanes: int) -> UOp:
     found = [n for n in nest.nodes_of(Ops.REDUCE) if n.closed_ranges and loop in n.ranges]
     if not found:
         raise ValueError(f"no sum changes with r{loop.identity}")
-    identities = itertools.count(fresh_identity(nest))
-    return separate_loops(nest.substitute({n: _in_memory(n, loop, lanes, identities) for n in found}),
-                          places=False)
+    new = NewRanges(nest)
+    return separate_loops(nest.substitute({n: _in_memory(n, loop, lanes, new) for n in found}), places=False)
 
 
-def _in_memory(reduce: UOp, loop: UOp, lanes: int, identities: Iterator[int]) -> UOp:
+def _in_memory(reduce: UOp, loop: UOp, lanes: int, new: NewRanges) -> UOp:
     """The REDUCE as a load of an item of memory, to which its values were added over all of `loop`."""
-    own = copies_of(reduce.closed_ranges, identities)
+    own = new.copies(reduce.closed_ranges)
     walked = [r for r in own.values() if r.kind is RangeKind.LOOP]
     written_out = [r for r in own.values() if r.kind is not RangeKind.LOOP]
     if lanes > 1 and loop.extent % lanes == 0 and loop.extent > lanes:
-        vectors = UOp.range(loop.extent // lanes, next(identities))
-        lane = UOp.range(lanes, next(identities), RangeKind.VECTOR)
-        loops, item = [vectors, lane], vectors * lanes + lane
+        loops = [new.range(loop.extent // lanes), new.range(lanes, RangeKind.VECTOR)]
     else:
-        item = UOp.range(loop.extent, next(identities))
-        loops = [item]
+        loops = [new.range(loop.extent)]
+    item = row_major(loops, [r.extent for r in loops])
     value = reduce.src[0].substitute({**own, loop: item})
     value = accumulated(value.reduce_ranges(reduce.arg, *written_out))
     memory = UOp.new(Ops.SCATTER, value.dtype, (value, item, TRUE, *walked, *loops),
-                     (next(identities), reduce.arg, loop.extent))
+                     (new.number(), reduce.arg, loop.extent))
     return memory.index(loop).load().cast(reduce.dtype)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Iterator
 
-from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
-from tinygrad.codegen.opt.chooser import Chooser, tile_size
+from tinygrad.codegen.opt.access import MemoryAccess
+from tinygrad.codegen.opt.chooser import Chooser, power_of_two, tile_size
 from tinygrad.codegen.opt.loop_partition import MOST_TAPS
 from tinygrad.codegen.opt.loops import is_reduce_range, is_stage_range, writes_what_it_reads
 from tinygrad.codegen.opt.opts import Accumulators, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import ZERO, iterations, loops_of, output_ranges, range_named
+from tinygrad.codegen.ranges import ZERO, iterations, loops_of, output_ranges, reduces_in
 from tinygrad.codegen.transpose import MOST_STRIDE
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
@@ -47,40 +48,35 @@ class LaneChooser(Chooser):
 
     def vectorise_groups(self) -> None:
         """Lanes for the outputs' loops and for each reduce's, whichever serves; never two for one value."""
-        done: set[int] = set()
-        while (group := next((g for g in self.loop_groups() if g[0].identity not in done), None)) is not None:
-            done.add(group[0].identity)
+        done: set[UOp] = set()
+        while (group := next((g for g in self.loop_groups() if g[0] not in done), None)) is not None:
+            done.add(group[0])
             self.vectorise(*group)
 
-    def loop_groups(self) -> list[tuple[UOp, list[UOp]]]:
+    def loop_groups(self) -> Iterator[tuple[UOp, list[UOp]]]:
         """(a closing node's innermost range, the ranges that may run as its lanes), outputs first."""
-        groups: list[tuple[UOp, list[UOp]]] = []
-        reduces = [n for n in self.nest.nodes_of(Ops.REDUCE) if n.closed_ranges]
+        reduces = reduces_in(self.nest)
         longest_first = sorted(self.nest.src, key=lambda s: -iterations(s.closed_ranges))
         for store in longest_first:
             plain = loops_of(store)
             if not plain or any(r.kind is RangeKind.VECTOR for r in store.closed_ranges):
                 continue
-            rows = frozenset[UOp]().union(*(n.ranges for n in reduces if not n.ranges >= set(plain)))
-            inside = [n for n in reduces if n.ranges >= set(plain)]
-            candidates = [r for r in plain if r not in rows]
+            inside = [n for n in reduces if n.ranges.issuperset(plain)]
+            rows = [n.ranges for n in reduces if n not in inside]
+            candidates = [r for r in plain if not any(r in ranges for ranges in rows)]
             candidates += [r for n in inside for r in loops_of(n)]
-            candidates += [r for r in plain if r in rows]
-            if candidates:
-                groups.append((plain[-1], list(dict.fromkeys(candidates))))
+            yield plain[-1], list(dict.fromkeys(candidates + plain))
         for node in reduces:
-            loops = loops_of(node)
-            if loops:
-                groups.append((loops[-1], loops))
+            if loops := loops_of(node):
+                yield loops[-1], loops
         for node in self.nest.nodes_of(Ops.STAGE):
             last = node.closed_ranges[-1]
             if last.kind is RangeKind.LOOP:
-                groups.append((last, [last]))
-        return groups
+                yield last, [last]
 
     def vectorise(self, innermost: UOp, candidates: list[UOp]) -> None:
         around = {innermost, *candidates}
-        region = [a for a in accesses_of(self.nest) if not around.isdisjoint(a.ranges)]
+        region = [a for a in self.accesses() if not around.isdisjoint(a.ranges)]
         scored = [(self.lane_cost(r, region), -i, r) for i, r in enumerate(candidates)
                   if self.can_vector(r) and not self.spoils_sums(r)]
         if not scored:
@@ -101,10 +97,10 @@ class LaneChooser(Chooser):
     def spoils_sums(self, r: UOp) -> bool:
         """True if lanes along `r` would make a loop that sums up something for each of them jump in memory,
         where lanes along that loop, or another around it, would not."""
-        for node in self.nest.nodes_of(Ops.REDUCE):
-            if node.closed_ranges and r in node.ranges and not self.is_minor(node):
+        for node in reduces_in(self.nest):
+            if r in node.ranges and not self.is_minor(node):
                 inside = node.src[0].toposort(stop=lambda n: n.op is Ops.REDUCE)
-                loads = [a for a in accesses_of(self.nest) if a.node in inside and r in a.ranges]
+                loads = [a for a in self.accesses(r) if a.node in inside]
                 if not _is_smooth(r, loads) and any(_is_smooth(other, loads) and self.can_vector(other)
                                                     for other in (*node.closed_ranges, *node.ranges)):
                     return True
@@ -122,9 +118,7 @@ class LaneChooser(Chooser):
         if not inside:
             return 1.0
         weights = [float(iterations(a.ranges)) for a in inside]
-        cost = 0.0
-        for access, weight in zip(inside, weights, strict=True):
-            cost += weight * reading_cost(access.step(r))
+        cost = sum(w * reading_cost(a.step(r)) for a, w in zip(inside, weights, strict=True))
         arithmetic = 2.0 * max(weights)
         return (cost + arithmetic) / (width * (sum(weights) + arithmetic))
 
@@ -140,13 +134,14 @@ class LaneChooser(Chooser):
                 several = min(several, self.columns_beside_windows(r))
         if is_stage_range(self.nest, r):
             several = 0
-        across = None if reduces else self.line_range(r)
-        outer = self.outer_after(Vector(r.identity, width))
+        # a tile of whole cache lines uses every item of a line that it fetches
+        lines = [r for store in self.nest.src for r in loops_of(store) if r.extent >= LINE_ITEMS]
+        across = None if reduces else self.crossing(r, lines)
+        outer = self.runs(Vector, r, width)
         if across is not None:
             self.tile_transpose(outer, across, width)
             return
-        if several and outer is not None:
-            self.take((Accumulators if reduces else Upcast)(outer, several))
+        self.runs(Accumulators if reduces else Upcast, outer, several)
         if sums == 1 and several == MOST_COLUMNS and not reduces:
             self.two_rows_at_once()
 
@@ -157,11 +152,9 @@ class LaneChooser(Chooser):
     def two_rows_at_once(self) -> None:
         """The only sum's loop two iterations at a time (2.4 ms instead of 2.9 for a row times a 4096 x 4096
         matrix on two cores)."""
-        for node in self.nest.nodes_of(Ops.REDUCE):
-            closed = node.closed_ranges
-            if closed and closed[-1].extent >= 2 * MOST_COLUMNS:
-                self.take(Unroll(closed[-1].identity, 2))
-                return
+        last = (n.closed_ranges[-1] for n in reduces_in(self.nest))
+        if (loop := next((r for r in last if r.extent >= 2 * MOST_COLUMNS), None)) is not None:
+            self.take(Unroll, loop, 2)
 
     def columns_at_once(self, r: UOp, width: int, sums: int) -> int:
         """Vectors beside each other where each lane sums up its own column: memory is read in runs as long as
@@ -181,15 +174,15 @@ class LaneChooser(Chooser):
         registers: 1.5 times as long as of 2)."""
         rows = [tile_size(loop.extent, MOST_OVERLAPPING) for loop in self.windows()[1] if loop is not r]
         most = max(2, self.machine.registers // max(rows, default=1))
-        return 1 << (int(most).bit_length() - 1)
+        return power_of_two(int(most))
 
-    def tile_transpose(self, outer: int | None, across: int, width: int) -> None:
+    def tile_transpose(self, outer: UOp | None, across: UOp, width: int) -> None:
         """Squares that are turned in registers, as many side by side as store whole cache lines (4096 x 4096
         on two cores with AVX2: 2.6 ms instead of 5.8)."""
-        vectors = LINE_BYTES // (width * self.nest.src[0].src[1].dtype.lane_size)
-        if outer is not None and vectors > 1 and range_named(self.nest, outer).extent >= 2 * vectors:
-            outer = self.outer_after(Upcast(outer, vectors))
-        self.walk_rows_of_tiles(outer, self.outer_after(Upcast(across, width)))
+        vectors = LINE_BYTES // (width * self.store.src[1].dtype.lane_size)
+        if outer is not None and outer.extent >= 2 * vectors:
+            outer = self.runs(Upcast, outer, vectors)
+        self.walk_rows_of_tiles(outer, self.runs(Upcast, across, width))
 
     def worth_streaming(self) -> bool:
         """True if the results, in whole vectors, fill much of the last cache: an ordinary store reads what it
@@ -198,39 +191,23 @@ class LaneChooser(Chooser):
         whole = all(map(stores_vectors, self.nest.src))
         return self.outgrows_last_cache() and whole and not writes_what_it_reads(self.nest)
 
-    def walk_rows_of_tiles(self, lanes: int | None, lines: int | None) -> None:
+    def walk_rows_of_tiles(self, lanes: UOp | None, lines: UOp | None) -> None:
         """Visit the tiles of a transpose in the order in which their items lie where they are loaded, which
         the processor fetches ahead (9.8 ms instead of 18 for 4096 x 4096 on one core); where results go past
         the caches, two tiles that lie side by side together: memory takes their rows as one (3.6 ms to
         2.4)."""
         if lanes is None or lines is None:
             return
-        order = [r.identity for r in loops_of(self.nest.src[0])]
+        order = loops_of(self.store)
         if len(self.nest.src) > 1 or lanes not in order or lines not in order or self.has_statistics():
             return
         wanted = [r for r in order if r not in (lanes, lines)] + [lanes, lines]
-        if self.worth_streaming() and range_named(self.nest, lanes).extent >= 2 * TILES_TOGETHER:
-            together, around = (r.identity for r in self.new_ranges(Split(lanes, TILES_TOGETHER)))
+        if self.worth_streaming() and lanes.extent >= 2 * TILES_TOGETHER:
+            together, around = self.new_ranges(Split, lanes, TILES_TOGETHER)
             wanted[-2:] = [around, lines, together]
         if wanted != order:
             for r in reversed(wanted):
-                self.take(Swap(r))
-
-    def line_range(self, lane: UOp) -> int | None:
-        """Where lanes jump in what they load (a transpose), the range along which those loads lie side by
-        side.
-
-        A tile of whole cache lines along it uses every item of a line that it fetches.
-        """
-        for access in accesses_of(self.nest):
-            if access.node.op is not Ops.LOAD or access.step(lane) in (0, 1):
-                continue
-            for store in self.nest.src:
-                for r in store.closed_ranges:
-                    is_long = r.extent >= LINE_ITEMS and r.kind is RangeKind.LOOP
-                    if r is not lane and access.step(r) == 1 and is_long:
-                        return r.identity
-        return None
+                self.take(Swap, r)
 
     def write_out_windows(self) -> None:
         """The taps of small windows (depthwise convolution, pooling) written out, and several outputs side by
@@ -238,10 +215,9 @@ class LaneChooser(Chooser):
         outside the image is known early. Of large windows the innermost taps alone are written out."""
         taps, across = self.windows()
         for r in taps if across else self.short_sums(taps):
-            self.take(Unroll(r.identity, r.extent))
+            self.runs(Unroll, r)
         for loop in across:
-            if (size := tile_size(loop.extent, MOST_OVERLAPPING)) > 1:
-                self.take(Upcast(loop.identity, size))
+            self.runs(Upcast, loop, tile_size(loop.extent, MOST_OVERLAPPING))
 
     def short_sums(self, taps: list[UOp]) -> list[UOp]:
         """Those of the taps, the innermost first, that make no long body written out, where no window shares
@@ -264,7 +240,7 @@ class LaneChooser(Chooser):
     def windows(self) -> tuple[list[UOp], list[UOp]]:
         """(the taps of small windows, the innermost first; the loops over outputs whose neighbouring
         iterations share what they read), both empty where there are none."""
-        reduces = [n for n in self.nest.nodes_of(Ops.REDUCE) if n.closed_ranges]
+        reduces = reduces_in(self.nest)
         taps = list(dict.fromkeys(r for n in reduces for r in n.closed_ranges))
         if not taps or len(reduces) > len(self.nest.src) or self.has_statistics() or \
                 any(n.closed_ranges != tuple(taps) for n in reduces) or \
@@ -277,17 +253,13 @@ class LaneChooser(Chooser):
 
     def overlapping(self, store: UOp, taps: list[UOp]) -> UOp | None:
         """A loop over outputs whose neighbouring iterations read the same items through other taps."""
-        inside = store.toposort()
-        loads = [a for a in accesses_of(self.nest) if a.node.op is Ops.LOAD and a.node in inside]
-        for r in store.closed_ranges:
-            for load in loads:
-                step = load.step(r)
-                reach = [(abs(load.step(t) or 0), t.extent) for t in taps]
-                shared = any(own and abs(step or 0) % own == 0 and abs(step or 0) < own * count
-                             for own, count in reach)
-                if step and shared and r.kind is RangeKind.LOOP:
-                    return r
-        return None
+
+        def shares(load: MemoryAccess, r: UOp) -> bool:
+            step, reach = abs(load.step(r) or 0), [(abs(load.step(t) or 0), t.extent) for t in taps]
+            return step > 0 and any(own and step % own == 0 and step < own * count for own, count in reach)
+
+        loads = self.loads_of(store)
+        return next((r for r in loops_of(store) if any(shares(load, r) for load in loads)), None)
 
 
 def is_computed(node: UOp) -> bool:

@@ -9,16 +9,15 @@ condition (up to a size that is not known) runs only as far as that can hold for
 """
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.contraction import mask_of
 from tinygrad.codegen.predicate import reduce_identity
-from tinygrad.codegen.ranges import ACCUMULATING, ZERO, closed_within, fresh_identity, is_plain, values_of
+from tinygrad.codegen.ranges import ACCUMULATING, ZERO, NewRanges, closed_within, is_plain, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import conjuncts, linear_terms
@@ -85,26 +84,23 @@ def _ends_of_storing(nest: UOp) -> Iterator[LoopBounds]:
         if not is_plain(loop) or loop in others:
             continue
         ends = [_end_of_store(store, loop) for store in nest.src if loop in store.closed_ranges]
-        known = [end for end in ends if end is not None]
-        if len(known) == len(ends):
-            end = functools.reduce(UOp.maximum, known)
+        if len(known := _known(ends)) == len(ends):
+            end = reduce(UOp.maximum, known)
             if end.bounds[0] < loop.extent:
                 yield loop, (end,)
+
+
+def _known(ends: list[UOp | None]) -> list[UOp]:
+    return [end for end in ends if end is not None]
 
 
 def _end_of_store(store: UOp, loop: UOp) -> UOp | None:
     """Where one STORE writes no further, by those conditions of it that end `loop`."""
     around = store.closed_ranges[:store.closed_ranges.index(loop)]
     outer = frozenset(r for r in around if r.kind not in _AT_ONCE)
-    end: UOp | None = None
-    for condition in [] if store.mask is None else conjuncts(store.mask):
-        difference = below_zero(condition)
-        if difference is None or loop not in difference.ranges:
-            continue
-        last = _end_of_holding(difference, loop, outer)
-        if last is not None:
-            end = last if end is None else end.minimum(last)
-    return end
+    conditions = [] if store.mask is None else map(below_zero, conjuncts(store.mask))
+    ends = [_end_of_holding(d, loop, outer) for d in conditions if d is not None and loop in d.ranges]
+    return reduce(UOp.minimum, known) if (known := _known(ends)) else None
 
 
 def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | None:
@@ -167,12 +163,12 @@ def _is_largest_of_items(value: UOp) -> bool:
 
 def _tighten_sums(nest: UOp) -> UOp:
     """Shorter loops for the REDUCEs whose values are nothing under a condition."""
-    identities = itertools.count(fresh_identity(nest))
+    new_ranges = NewRanges(nest)
 
     def shortened(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node.with_sources(src)
         span = _span_of_sum(new) if node.op is Ops.REDUCE else None
-        return new if span is None else _shortened(new, span, identities)
+        return new if span is None else _shortened(new, span, new_ranges)
 
     return nest.rebuild(shortened)
 
@@ -194,7 +190,7 @@ def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
     return None
 
 
-def _shortened(node: UOp, found: tuple[UOp, LoopSpan], identities: Iterator[int]) -> UOp:
+def _shortened(node: UOp, found: tuple[UOp, LoopSpan], new: NewRanges) -> UOp:
     """The REDUCE over its span; a sum of products in parts, of which the one in between is free of its
     conditions."""
     loop, span = found
@@ -202,12 +198,11 @@ def _shortened(node: UOp, found: tuple[UOp, LoopSpan], identities: Iterator[int]
     others = [r for r in node.closed_ranges if r is not loop]
 
     def part(body: UOp, begin: UOp, end: UOp) -> UOp:
-        r = loop.replace(src=(loop.src[0], begin, end), arg=(next(identities), loop.kind))
+        r = new.copy(loop, loop.src[0], begin, end)
         own = {loop: r}
         inside = closed_within(body, loop)
         for c in (n for n in body.nodes_of(Ops.RANGE) if n in inside):  # what others' bounds need first
-            bounds = tuple(bound.substitute(own) for bound in c.src)
-            own[c] = c.replace(src=bounds, arg=(next(identities), c.kind))
+            own[c] = new.copy(c, *(bound.substitute(own) for bound in c.src))
         return body.substitute(own).reduce_ranges(node.arg, *others, r)
 
     if value.src[1].op is not Ops.MUL:
@@ -215,7 +210,7 @@ def _shortened(node: UOp, found: tuple[UOp, LoopSpan], identities: Iterator[int]
     pieces = (value, span.begin, span.sure_begin), (value.src[1], span.sure_begin, span.sure_end), \
         (value, span.sure_end, span.end)
     parts = [part(body, begin, end) for body, begin, end in pieces if begin is not end]
-    return functools.reduce(lambda a, b: simplified(node.arg, node.dtype, a, b), parts)
+    return reduce(lambda a, b: simplified(node.arg, node.dtype, a, b), parts)
 
 
 def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
@@ -241,7 +236,7 @@ def _span_of_conditions(conditions: Iterable[UOp], loop: UOp, outer: frozenset[U
         spans += [] if span is None else [span]
     if not spans:
         return None
-    span = functools.reduce(LoopSpan.intersected, spans)
+    span = reduce(LoopSpan.intersected, spans)
     return span if all_known else LoopSpan(span.begin, span.end, span.end, span.end)
 
 
@@ -349,7 +344,7 @@ def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
         begins.append(found[0] // item_steps)
         ends.append((found[1] + (item_steps - 1)) // item_steps)
     extent = UOp.const(loop.extent, dtypes.index)
-    return functools.reduce(UOp.minimum, begins, extent), functools.reduce(UOp.maximum, ends).minimum(extent)
+    return reduce(UOp.minimum, begins, extent), reduce(UOp.maximum, ends).minimum(extent)
 
 
 def _bounds_of_read(item: UOp, masks: frozenset[UOp], outer: frozenset[UOp]) -> tuple[UOp, UOp] | None:
@@ -370,4 +365,4 @@ def _bounds_of_read(item: UOp, masks: frozenset[UOp], outer: frozenset[UOp]) -> 
         ends.append((loop.src[2] - 1) * terms[loop] + (others + constant + 1))
     if not ends:
         return None
-    return functools.reduce(UOp.maximum, begins), functools.reduce(UOp.minimum, ends)
+    return reduce(UOp.maximum, begins), reduce(UOp.minimum, ends)

@@ -15,7 +15,7 @@ from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.loop_bounds import below_zero, span_of
 from tinygrad.codegen.opt.loops import writes_what_it_reads
-from tinygrad.codegen.ranges import ACCUMULATING, closers, copies_of, fresh_identity, is_plain, iterations
+from tinygrad.codegen.ranges import ACCUMULATING, NewRanges, closers, is_plain, iterations
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
@@ -34,14 +34,14 @@ def partition(nest: UOp, loop: UOp, begins: Sequence[int]) -> UOp:
     inside = any(n.op is not Ops.STORE for n in closers(nest, loop))
     if inside or not is_plain(loop) or writes_what_it_reads(nest):
         raise ValueError(f"r{loop.identity} is no loop of outputs alone, each of them there once")
-    identities = itertools.count(fresh_identity(nest))
+    new = NewRanges(nest)
     stores = [store for store in nest.src if loop not in store.closed_ranges]
     cut = [store for store in nest.src if loop in store.closed_ranges]
     around = frozenset(r for store in cut for r in store.closed_ranges[:store.closed_ranges.index(loop)])
     for begin, end in itertools.pairwise((0, *begins, loop.extent)):
-        piece = UOp.range(end - begin, next(identities))
+        piece = new.range(end - begin)
         closed = dict.fromkeys(r for store in cut for r in store.closed_ranges)
-        loops = copies_of((r for r in closed if r not in around and r is not loop), identities)
+        loops = new.copies(r for r in closed if r not in around and r is not loop)
         loops[loop] = piece
         changes = loops | {loop: piece + begin if end - begin > 1 else UOp.const(begin, dtypes.index)}
         for store in cut:

@@ -8,11 +8,12 @@ tile, it masks what lies outside. A reduce adds a masked tail of its own, so the
 """
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from itertools import pairwise
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.contraction import product_in
+from tinygrad.codegen.contraction import factors_of
+from tinygrad.codegen.opt.access import index_uses, steps_of
 from tinygrad.codegen.opt.blocks import reduce_in_block
 from tinygrad.codegen.predicate import (
     identity_unless,
@@ -23,12 +24,10 @@ from tinygrad.codegen.predicate import (
 )
 from tinygrad.codegen.ranges import (
     ACCUMULATING,
+    NewRanges,
     change_closers,
     closed_within,
     closers,
-    copies_of,
-    counter,
-    fresh_identity,
     values_of,
 )
 from tinygrad.graph.ops import Memory, Ops, RangeKind
@@ -71,6 +70,32 @@ def writes_what_it_reads(nest: UOp) -> bool:
     return any(load.memory in stored for load in nest.nodes_of(Ops.LOAD))
 
 
+def loop_around(nest: UOp, r: UOp) -> UOp | None:
+    """The range that `r` runs directly in, wherever either of them runs; None where there is none."""
+    closing = [n for n in nest.toposort() if n.closed_ranges]
+    pairs = (pair for n in closing for pair in pairwise(n.closed_ranges))
+    return next((outer for outer, inner in pairs if inner is r and outer.kind is r.kind
+                 and _runs_directly_in(closing, outer, r)), None)
+
+
+def mergeable_pair(nest: UOp, stage: UOp | None = None) -> tuple[UOp, UOp] | None:
+    """Two ranges, the outer one first, that are contiguous in every access and can run as one; None if there
+    are none. Of a stage, the ranges that fill it but the last, as its value uses them."""
+    uses = [steps_of(u) for u in index_uses(nest if stage is None else stage)]
+    closing = [n for n in nest.toposort() if n.closed_ranges]
+    loops = [n.closed_ranges for n in closing] if stage is None else [stage.closed_ranges[:-1]]
+    pairs = dict.fromkeys(pair for closed in loops for pair in pairwise(closed))
+    return next(((outer, inner) for outer, inner in pairs if _runs_directly_in(closing, outer, inner) and all(
+        {outer, inner}.isdisjoint(irregular) and steps.get(outer, 0) == steps.get(inner, 0) * inner.extent
+        for steps, irregular in uses)), None)
+
+
+def _runs_directly_in(closing: list[UOp], outer: UOp, inner: UOp) -> bool:
+    return all((outer in n.ranges) == (inner in n.ranges)
+               and ({outer, inner}.isdisjoint(n.closed_ranges) or (outer, inner) in pairwise(n.closed_ranges))
+               for n in closing)
+
+
 def thread_extent(program: list[UOp]) -> int:
     """Iterations of a program's THREAD range, 1 if it has none."""
     return next((n.extent for n in program if n.op is Ops.RANGE and n.kind is RangeKind.THREAD), 1)
@@ -110,11 +135,10 @@ def across_threads(nest: UOp, loop: UOp, others: Sequence[UOp] = (), shares: int
         names = ", ".join(f"r{r.identity}" for r in loops)
         raise ValueError(f"threads cannot share {names}: each STORE, and all that it needs, has to be in one "
                          "of them")
-    identity = fresh_identity(nest)
-    share = UOp.range(shares, identity, RangeKind.THREAD)
-    for number, r in enumerate(loops, identity + 1):
-        bounds = (b * r.extent // shares for b in (share, share + 1))
-        part = r.replace(src=(r.src[0], *bounds), arg=(number, r.kind))
+    new = NewRanges(nest)
+    share = new.range(shares, RangeKind.THREAD)
+    for r in loops:
+        part = new.copy(r, r.src[0], *(b * r.extent // shares for b in (share, share + 1)))
         nest = replace_range(nest, r, [share, part], part)
     return nest
 
@@ -134,7 +158,7 @@ def past_caches(nest: UOp) -> UOp:
 
 def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
     """`outer` and `inner`, which run one directly in the other, as one range."""
-    both = UOp.range(outer.src[0] * inner.extent, fresh_identity(nest))
+    both = NewRanges(nest).range(outer.src[0] * inner.extent)
     nest = replace_range(nest, outer, [both], both // inner.extent)
     return replace_range(nest, inner, [], both % inner.extent)
 
@@ -183,8 +207,8 @@ def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: boo
 def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
     extent = r.extent
     tiles = ceildiv(extent, amount)
-    identity = fresh_identity(nest)
-    inner, outer = UOp.range(amount, identity, kind), counter(tiles, identity + 1, r.kind)
+    new = NewRanges(nest)
+    inner, outer = new.range(amount, kind), new.counter(tiles, r.kind)
     loops = [outer, inner] if tiles > 1 else [inner]
     start = outer * amount
     place = start + inner
@@ -218,10 +242,10 @@ def _leads_stages(nest: UOp, r: UOp) -> bool:
 
 
 def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool) -> UOp:
-    identity = fresh_identity(nest)
     tiles, rest = divmod(r.extent, amount)
-    inner, outer = UOp.range(amount, identity, kind), counter(tiles, identity + 2, r.kind)
-    again = copies_of(closed_within(nest, r), itertools.count(identity + 3))
+    is_written_out, new = kind is RangeKind.UNROLL, NewRanges(nest)
+    inner, tail = new.range(amount, kind), new.range(rest if is_written_out and rest else amount, kind)
+    outer, again = new.counter(tiles, r.kind), new.copies(closed_within(nest, r))
     """what runs inside `r` runs again in the tail, in loops of its own"""
 
     def in_parts(node: UOp, src: tuple[UOp, ...]) -> UOp:
@@ -235,10 +259,8 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulat
 
         if tiles:
             main = src[0].substitute({r: outer * amount + inner})
-            add_part(main, [*others, outer] if tiles > 1 else others, inner)
+            add_part(main, [*others, outer], inner)
         if rest:
-            is_written_out = kind is RangeKind.UNROLL
-            tail = UOp.range(rest if is_written_out else amount, identity + 1, kind)
             value = src[0].substitute({r: tail + tiles * amount, **again})
             add_part(value if is_written_out else identity_unless(tail < rest, value, node.arg), others, tail)
         return parts[0] if len(parts) == 1 else simplified(node.arg, node.dtype, *parts)
@@ -248,7 +270,7 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulat
 
 def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
     """`r`, which REDUCEs close, rounded up to a multiple; values beyond its end are what changes nothing."""
-    whole = UOp.range(round_up(r.extent, multiple), fresh_identity(nest))
+    whole = NewRanges(nest).range(round_up(r.extent, multiple))
 
     def over_whole(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is not Ops.REDUCE:
@@ -260,12 +282,6 @@ def padded(nest: UOp, r: UOp, multiple: int) -> UOp:
 
 
 # --- staging ------------------------------------------------------------------------------------------------
-
-
-def factors_of(node: UOp) -> tuple[UOp, ...]:
-    """The factors of the products that a REDUCE adds up; none of what is no such REDUCE."""
-    product = product_in(node.src[0]) if node.op is Ops.REDUCE and node.arg is Ops.ADD else None
-    return () if product is None else product.src
 
 
 def operands(nest: UOp) -> list[UOp]:

@@ -17,7 +17,7 @@ from tinygrad.codegen.contraction import contraction_of, mask_of, narrower
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.loops import is_shared
 from tinygrad.codegen.predicate import mask_loads_along, mask_store, zero_unless
-from tinygrad.codegen.ranges import ZERO, closers, counter, fresh_identity
+from tinygrad.codegen.ranges import ZERO, NewRanges, closers
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
@@ -117,6 +117,11 @@ class UnitAxis:
         start: UOp = self.outer * 2 ** len(named)
         return start + number_of(named, {"l": lane, "r": element, "t": self.tile})
 
+    def start(self, size: int) -> UOp:
+        """The counter where a tile of `size` begins."""
+        first: UOp = self.outer * 2 ** len(self.order)
+        return first + self.tile * size
+
     def masked(self, value: UOp, at: UOp) -> UOp:
         """`value` at this counter, with its loads masked where the tiles go beyond the range."""
         return value if self.is_whole() else mask_loads_along(value, at < self.extent)
@@ -127,14 +132,14 @@ class UnitAxis:
         return bool(groups * 2 ** len(self.order) == self.extent)
 
 
-def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: bool, identity: int,
-            kind: RangeKind) -> UnitAxis:
+def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: bool, kind: RangeKind,
+            new: NewRanges) -> UnitAxis:
     """`r` in groups of `tiles` tiles of `size`, a loop of this kind over groups; `together` puts the elements
     of each lane side by side."""
     if tiles < 1 or tiles & tiles - 1:
         raise ValueError(f"tiles beside each other are a power of two, not {tiles}")
     groups = ceildiv(r.extent, size * tiles)
-    outer, tile = counter(groups, identity, kind), counter(tiles, identity + 1, RangeKind.UNROLL)
+    outer, tile = new.counter(groups, kind), new.counter(tiles, RangeKind.UNROLL)
     own = range(len(lane_bits))
     numbers = [-1 - i for i in range(tiles.bit_length() - 1)]
     if not together:
@@ -143,9 +148,10 @@ def axis_of(r: UOp, size: int, tiles: int, lane_bits: Sequence[Bit], together: b
     return UnitAxis(r.extent, outer, tile, (*registers, *numbers, *(i for i in own if i not in registers)))
 
 
-def operand(product: MatrixProduct, unit: MatrixUnit, is_left: bool, side: UnitAxis, depth: UnitAxis,
-            lane: UOp, element: UOp) -> UOp:
+def operand(product: MatrixProduct, is_left: bool, side: UnitAxis, depth: UnitAxis, lane: UOp,
+            element: UOp) -> UOp:
     """A side of a product as a lane's element of the unit's tile, from memory."""
+    unit = product.unit
     value, r, fragment = (product.a, product.m, unit.a) if is_left else (product.b, product.n, unit.b)
     own, shared = (fragment.rows, fragment.columns) if is_left else (fragment.columns, fragment.rows)
     at, along = side.index(own, lane, element), depth.index(shared, lane, element)
@@ -163,17 +169,15 @@ def on_matrix_unit(nest: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, *tiles: 
     ValueError where there is no such contraction, or where something else uses its ranges otherwise."""
     product = _only_product(nest, unit, m, n, k)
     reduce = product.reduce
-    identity = fresh_identity(nest)
-    sides = [axis_of(r, size, count, bits, not unit.in_shared and is_contiguous(values, r), identity + 2 * i,
-                     r.kind)
-             for i, (r, size, count, bits, values) in enumerate((
-                 (m, unit.m, tiles[0], unit.c.rows if unit.in_shared else unit.a.rows, [product.a]),
-                 (n, unit.n, tiles[1], unit.c.columns if unit.in_shared else unit.b.columns, [product.b]),
-                 (k, unit.k, tiles[2], unit.depth_bits, [product.a, product.b])))]
-    rows, columns, depth = sides
-    lane = counter(unit.threads, identity + 6, RangeKind.LOCAL)
-    of_a, of_b, of_c = (UOp.range(f.registers, identity + 7 + i, RangeKind.FRAGMENT)
-                        for i, f in enumerate((unit.a, unit.b, unit.c)))
+    new = NewRanges(nest)
+    rows, columns, depth = (
+        axis_of(r, size, count, bits, not unit.in_shared and is_contiguous(values, r), r.kind, new)
+        for r, size, count, bits, values in (
+            (m, unit.m, tiles[0], unit.c.rows if unit.in_shared else unit.a.rows, [product.a]),
+            (n, unit.n, tiles[1], unit.c.columns if unit.in_shared else unit.b.columns, [product.b]),
+            (k, unit.k, tiles[2], unit.depth_bits, [product.a, product.b])))
+    lane = new.counter(unit.threads, RangeKind.LOCAL)
+    of_a, of_b, of_c = (new.range(f.registers, RangeKind.FRAGMENT) for f in (unit.a, unit.b, unit.c))
 
     def in_shared(value: UOp, side: UnitAxis, size: int, r: UOp) -> UOp:
         """Where the tile of an operand begins in shared memory."""
@@ -181,12 +185,11 @@ def on_matrix_unit(nest: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, *tiles: 
             raise ValueError(f"{unit} reads shared memory, where its operands are not")
         if not (side.is_whole() and depth.is_whole()) or tiles[2] > 1:
             raise ValueError(f"tiles of {unit} do not divide what is in shared memory")
-        count: UOp = side.outer * tiles[0 if r is m else 1] + side.tile
-        return value.src[0].substitute({r: count * size, k: depth.outer * unit.k})
+        return value.src[0].substitute({r: side.start(size), k: depth.start(unit.k)})
 
     src = (in_shared(product.a, rows, unit.m, m), in_shared(product.b, columns, unit.n, n), lane, of_c) \
-        if unit.in_shared else (operand(product, unit, True, rows, depth, lane, of_a),
-                                operand(product, unit, False, columns, depth, lane, of_b),
+        if unit.in_shared else (operand(product, True, rows, depth, lane, of_a),
+                                operand(product, False, columns, depth, lane, of_b),
                                 lane, of_c, of_a, of_b)
     added = UOp.new(Ops.MMA, unit.result, src, unit)
     others = [r for r in reduce.closed_ranges if r is not k]
@@ -195,9 +198,9 @@ def on_matrix_unit(nest: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, *tiles: 
     within: list[UOp] = []
     in_rows = [lane, of_c] if lane.op is Ops.RANGE else [of_c]
     if unit.by_rows:  # the result goes to memory, from where loops over its rows take it
-        row, column = UOp.range(unit.m, identity + 10), UOp.range(unit.n, identity + 11, RangeKind.VECTOR)
+        row, column = new.range(unit.m), new.range(unit.n, RangeKind.VECTOR)
         element, in_rows, within = row * unit.n + column, [], [row, column]
-        total = total.stage(identity + 10, Memory.SCRATCH, of_c).index(element).load()
+        total = total.stage(row.identity, Memory.SCRATCH, of_c).index(element).load()
     at_m = rows.index(unit.c.rows, lane, element)
     at_n = columns.index(unit.c.columns, lane, element)
     changes = {reduce: total, m: at_m, n: at_n}

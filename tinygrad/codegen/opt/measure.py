@@ -69,12 +69,11 @@ class Workbench:
         self.nest = nest
         self.device = device
         self.renderer = Device[device].renderer
-        nodes = nest.toposort()
-        params = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda p: p.arg[0])
+        params = sorted(nest.nodes_of(Ops.PARAM), key=lambda p: p.arg[0])
         if sum(p.arg[1] * p.dtype.itemsize for p in params) > MOST_BYTES:
             raise MemoryError(f"a kernel of more than {MOST_BYTES:,} bytes is not measured")
         written = {s.memory for s in nest.src}
-        read = {n.memory for n in nodes if n.op is Ops.LOAD}
+        read = {n.memory for n in nest.nodes_of(Ops.LOAD)}
         self.buffers: dict[int, Buffer] = {}
         self.before: dict[int, Array] = {}
         """the bytes of outputs before the kernel runs"""
@@ -139,7 +138,7 @@ class Workbench:
 
     def load(self, plan: Plan, written: Written, code: Any) -> Built:
         """The kernel, with the largest value of each of its variables."""
-        largest = {n.arg[0]: n.arg[2] for n in self.nest.toposort() if n.op is Ops.VARIABLE}
+        largest = {n.arg[0]: n.arg[2] for n in self.nest.nodes_of(Ops.VARIABLE)}
         return Built(plan, load_program(self.device, written, code), [largest[v] for v in written.variables],
                      written.extent)
 
@@ -213,13 +212,8 @@ def sample(nest: UOp, most: int) -> UOp:
             continue
         step = ceildiv(r.extent - 1, count - 1)
         few = UOp.range(ceildiv(r.extent - 1, step) + 1, r.identity)
-        sampled = _replace_loop(sampled, r, few, (few * step).minimum(r.extent - 1))
+        sampled = replace_range(sampled, r, [few], (few * step).minimum(r.extent - 1))
     return sampled
-
-
-def _replace_loop(nest: UOp, old: UOp, new: UOp, counter: UOp) -> UOp:
-    """`nest` with the loop `new` in place of `old`, whose counter then is `counter`."""
-    return replace_range(nest, old, [new], counter)
 
 
 def agree(got: Array, expected: Array, dtype: DType) -> bool:

@@ -154,7 +154,7 @@ def _additions(plan: Plan, machine: Machine, states: list[UOp]) -> Iterator[Edit
     order = (Swap(r.identity) for r in _loops(state))
     for opt in in_turn(_added_splits(state, machine), _added_stages(state), order, rows):
         yield Edit(at, 0, (opt,))
-    if machine.has_threads and machine.threads > 1:
+    if machine.threads > 1:
         taken = sum(isinstance(opt, Thread) for opt in plan.opts[-1:])
         given = len(plan.opts) - taken
         for r in _shared_loops(states[given]):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from tinygrad.codegen.opt.cached_rows import row_form
 from tinygrad.codegen.predicate import identity_unless, masked_term
-from tinygrad.codegen.ranges import fresh_identity, is_plain, output_ranges
+from tinygrad.codegen.ranges import NewRanges, is_plain, output_ranges
 from tinygrad.graph.elementary import argument_of_exponential
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -161,9 +161,8 @@ def online_softmax(nest: UOp, loop: UOp, tile: int) -> UOp:
     found = online_softmax_of(nest)
     if found is None or found.loop is not loop:
         raise ValueError(f"r{loop.identity} finds no largest item that weighted sums along the row use")
-    identity = fresh_identity(nest)
-    tiles = UOp.range(ceildiv(loop.extent, tile), identity)
-    item = UOp.range(tile, identity + 1, RangeKind.UNROLL)
+    new = NewRanges(nest)
+    tiles, item = new.range(ceildiv(loop.extent, tile)), new.range(tile, RangeKind.UNROLL)
     place = tiles * tile + item
     mask = place < loop.extent if loop.extent % tile else None
     x = found.largest.src[0].substitute({loop: place})

@@ -7,10 +7,10 @@ iterations, items, lanes or threads. Applying, printing, renaming and storing a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import Field, dataclass, fields, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias, dataclass_transform
 
 from tinygrad.codegen.opt.blocks import row_in_registers
 from tinygrad.codegen.opt.fused_attention import attention_on_unit
@@ -38,12 +38,16 @@ from tinygrad.codegen.opt.word_bytes import dot_bytes
 from tinygrad.codegen.ranges import range_named, ranges_named
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.renderer.matrix_units import UNITS
+from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
 
 Range: TypeAlias = int
 Value: TypeAlias = int
 Unit: TypeAlias = int
+Named: TypeAlias = UOp | MatrixUnit | int | Iterable[UOp] | Iterable[int]
+"""What a field says: a RANGE of the nest, a unit, a number, or several."""
 
+OPTS: dict[str, type[Opt]] = {}
+"""Every change there is, by its word."""
 _WRITTEN: dict[str, Callable[[int], str]] = {
     "Range": "r{}".format, "Value": "value {}".format,
     "Unit": lambda number: str(UNITS[number])}
@@ -53,12 +57,23 @@ _NAMED: dict[Any, Callable[[UOp, Any], Any]] = {
 """What a field of each type names in a nest."""
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Opt:
-    """One change of a nest."""
+    """One change of a nest. Each kind of it is a frozen dataclass."""
 
     change: ClassVar[Callable[..., UOp]]
     """what makes it of a nest and what the fields name"""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, repr=False)(cls)
+        if "change" in vars(cls):
+            OPTS[cls.word()] = cls
+
+    @classmethod
+    def of(cls, *values: Named) -> Self:
+        """The change of these ranges of a nest, with these numbers."""
+        return cls(*map(_name_of, values))
 
     def apply(self, nest: UOp) -> UOp:
         """The nest with this change. Raises ValueError where it cannot be made, as where there is no such
@@ -71,7 +86,7 @@ class Opt:
 
     @classmethod
     def word(cls) -> str:
-        """What it is called in print and in files: `CACHE_ROW` for `CacheRow`."""
+        """What it is called in print and in files: `ONLINE_SOFTMAX` for `OnlineSoftmax`."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
 
     def ranges(self) -> list[Range]:
@@ -91,18 +106,23 @@ class Opt:
         return [f.name for f in fields(cls) if f.type in ("Range", "tuple[Range, ...]")]
 
     def __repr__(self) -> str:
+        told = list(fields(self))
+        while told and getattr(self, told[-1].name) == told[-1].default:
+            told.pop()  # what has its default at the end is not printed
         details: list[str] = []
-        for f in self._told():
+        for f in told:
             written = _WRITTEN.get(str(f.type).removeprefix("tuple[").removesuffix(", ...]"), str)
             details += [written(value) for value in _as_tuple(getattr(self, f.name))]
         return f"{self.word()}({', '.join(details)})"
 
-    def _told(self) -> list[Field[Any]]:
-        """The fields to print: all, but for those at the end that have their defaults."""
-        told = list(fields(self))
-        while told and getattr(self, told[-1].name) == told[-1].default:
-            told.pop()
-        return told
+
+def _name_of(value: Named) -> Any:
+    """What a field holds for it."""
+    if isinstance(value, UOp):
+        return value.identity
+    if isinstance(value, MatrixUnit):
+        return UNITS.index(value)
+    return value if isinstance(value, int) else tuple(map(_name_of, value))
 
 
 def _as_tuple(value: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -112,7 +132,6 @@ def _as_tuple(value: int | tuple[int, ...]) -> tuple[int, ...]:
 # --- loops --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
 class Merge(Opt):
     """Two ranges, one directly in the other, as one."""
 
@@ -121,7 +140,6 @@ class Merge(Opt):
     change = merge
 
 
-@dataclass(frozen=True, repr=False)
 class Swap(Opt):
     """A range to the outside of the loops that close with it."""
 
@@ -129,7 +147,6 @@ class Swap(Opt):
     change = outermost
 
 
-@dataclass(frozen=True, repr=False)
 class Pad(Opt):
     """A range that is summed over rounded up to a multiple, with nothing added beyond its end."""
 
@@ -138,7 +155,6 @@ class Pad(Opt):
     change = padded
 
 
-@dataclass(frozen=True, repr=False)
 class Splitting(Opt):
     """A range as an outer loop over an inner one of `amount` iterations, which run in some way."""
 
@@ -176,7 +192,6 @@ class Accumulators(Splitting):
     change = partial(split, kind=RangeKind.UNROLL, own_accumulators=True)
 
 
-@dataclass(frozen=True, repr=False)
 class Subtotals(Opt):
     """A sum over a range as sums over `amount` iterations, and the loops inside, which are added up."""
 
@@ -185,7 +200,6 @@ class Subtotals(Opt):
     change = in_subtotals
 
 
-@dataclass(frozen=True, repr=False)
 class PartitionLoop(Opt):
     """A range over outputs as several, which begin at such iterations that masks inside them are decided."""
 
@@ -194,7 +208,6 @@ class PartitionLoop(Opt):
     change = partition
 
 
-@dataclass(frozen=True, repr=False)
 class Tighten(Opt):
     """The bounds of every loop to where a mask inside it can hold."""
 
@@ -204,7 +217,6 @@ class Tighten(Opt):
 # --- cores, blocks and threads ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
 class Thread(Opt):
     """A range across CPU cores; with others, of other outputs, so many shares of each."""
 
@@ -214,7 +226,6 @@ class Thread(Opt):
     change = across_threads
 
 
-@dataclass(frozen=True, repr=False)
 class Global(Opt):
     """A range across the blocks of a grid."""
 
@@ -222,7 +233,6 @@ class Global(Opt):
     change = partial(run_as, kind=RangeKind.GLOBAL)
 
 
-@dataclass(frozen=True, repr=False)
 class Local(Splitting):
     """The innermost iterations across the threads of a block; those of a reduce are combined there, by so
     many lanes side by side that exchange values."""
@@ -231,7 +241,6 @@ class Local(Splitting):
     change = across_block
 
 
-@dataclass(frozen=True, repr=False)
 class Row(Opt):
     """Loops along one row as the same threads and registers of a block: accesses of `width` items, and so
     many `lanes` that exchange values."""
@@ -246,7 +255,6 @@ class Row(Opt):
 # --- reduces ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
 class OnlineSoftmax(Opt):
     """The largest item of a row and the sums weighted by it in one loop over tiles of the row."""
 
@@ -255,7 +263,6 @@ class OnlineSoftmax(Opt):
     change = online_softmax
 
 
-@dataclass(frozen=True, repr=False)
 class Scan(Opt):
     """Reductions of all items up to an iteration of the range carried from one iteration to the next."""
 
@@ -263,7 +270,6 @@ class Scan(Opt):
     change = scan
 
 
-@dataclass(frozen=True, repr=False)
 class Scatter(Opt):
     """Segment sums, a segment an iteration of the range, in memory that one pass over all adds to."""
 
@@ -273,7 +279,6 @@ class Scatter(Opt):
     change = scatter_add
 
 
-@dataclass(frozen=True, repr=False)
 class Interchange(Opt):
     """A sum's loops outside of the range: its items in memory, to which whole rows are added."""
 
@@ -282,7 +287,6 @@ class Interchange(Opt):
     change = interchange
 
 
-@dataclass(frozen=True, repr=False)
 class ByteDot(Opt):
     """A sum over the four bytes of words as dot products of the words."""
 
@@ -293,7 +297,6 @@ class ByteDot(Opt):
 # --- memory -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
 class Stage(Opt):
     """A value computed once over the ranges it is read over, outermost first: into scratch memory or, for so
     many threads of a block, into shared memory in the order of a `SharedTile`."""
@@ -308,7 +311,6 @@ class Stage(Opt):
     change = staged
 
 
-@dataclass(frozen=True, repr=False)
 class Prefetch(Opt):
     """In a loop, what is read so many iterations of a range later asked for already."""
 
@@ -318,7 +320,6 @@ class Prefetch(Opt):
     change = prefetch
 
 
-@dataclass(frozen=True, repr=False)
 class Stream(Opt):
     """Results past the caches, straight to memory: what they would push out is worth more."""
 
@@ -328,7 +329,6 @@ class Stream(Opt):
 # --- matrix units -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
 class MMA(Opt):
     """Tiles of a contraction over `k` on a matrix unit: so many of rows, columns and products beside each
     other."""
@@ -343,21 +343,11 @@ class MMA(Opt):
     change = on_matrix_unit
 
 
-@dataclass(frozen=True, repr=False)
 class Attention(Opt):
-    """Fused attention: tiles of two products, one of what the other made, on a matrix unit; so many tiles of
-    rows beside each other."""
+    """Fused attention: tiles of two products, one of what the other made, on a matrix unit."""
 
     query: Range
     key: Range
     column: Range
     unit: Unit
-    rows: int
     change = attention_on_unit
-
-
-OPTS: dict[str, type[Opt]] = {kind.word(): kind for kind in (
-    Merge, Split, Swap, Thread, Global, Local, Vector, Upcast, Unroll, Row, OnlineSoftmax, Accumulators,
-    Subtotals, Scan, Scatter, Interchange, PartitionLoop, Tighten, Stream, Prefetch, Stage, Attention, MMA,
-    Pad, ByteDot)}
-"""Every change there is, by its word."""

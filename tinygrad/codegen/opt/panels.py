@@ -5,13 +5,15 @@ vectors too; where lanes would jump in what it is filled from, square tiles are 
 """
 from __future__ import annotations
 
-from itertools import pairwise, takewhile
+from collections.abc import Sequence
+from itertools import takewhile
 
+from tinygrad.codegen.contraction import factors_of
 from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.lanes import LaneChooser
-from tinygrad.codegen.opt.loops import can_be_outermost, factors_of
+from tinygrad.codegen.opt.loops import can_be_outermost, mergeable_pair
 from tinygrad.codegen.opt.opts import Merge, Swap, Upcast, Vector
-from tinygrad.codegen.ranges import iterations, loops_of, range_named
+from tinygrad.codegen.ranges import all_ranges, iterations, loops_of
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 
@@ -30,16 +32,13 @@ def panel_order(r: UOp) -> tuple[int, int]:
 class PanelChooser(LaneChooser):
     """Staging for the chooser of tiles."""
 
-    def stage_factor(self, which: int, over: tuple[int, ...]) -> bool:
+    def stage_factor(self, which: int, over: Sequence[UOp]) -> bool:
         """Stage the operand `which` of the main contraction, which the splits before have rebuilt."""
-        for node in self.nest.nodes_of(Ops.REDUCE):
-            factors = factors_of(node)
-            if factors:
-                held = factors[which]
-                if {r.identity for r in held.ranges} >= set(over):
-                    self.stage(held, [range_named(self.nest, r) for r in over])
-                    return True
-        return False
+        products = filter(None, map(factors_of, self.nest.nodes_of(Ops.REDUCE)))
+        held = next((f[which] for f in products if f[which].ranges.issuperset(over)), None)
+        if held is not None:
+            self.stage(held, over)
+        return held is not None
 
     def stage_jumping_factors(self) -> None:
         """Stage the factor of a sum of products whose lanes jump, where loops that it does not change with
@@ -53,10 +52,11 @@ class PanelChooser(LaneChooser):
                     continue
                 written_out = [r for r in node.ranges & factor.ranges if r.kind is RangeKind.UNROLL]
                 taps = [r for r in node.closed_ranges if r in factor.ranges and r not in lanes]
-                over = tuple(r.identity for r in (*taps, *written_out, *lanes))
+                over = (*taps, *written_out, *lanes)
                 known = node.ranges & factor.ranges
                 if self.reuse_inside(known, node) < STAGING_REUSE:
-                    self.enclose_with(sorted(r.identity for r in known if r.kind is RangeKind.LOOP))
+                    self.enclose_with([r for r in all_ranges(self.nest)
+                                       if r in known and r.kind is RangeKind.LOOP])
                 if self.stage_factor(which, over):
                     self.fill_by_vectors()
                 return
@@ -76,44 +76,33 @@ class PanelChooser(LaneChooser):
         """Lanes for the loops that fill the newest panel; where they jump in what they load, as many loads
         beside each other as make a tile to transpose."""
         stage, loads = self.newest_stage()
-        while (pair := self.mergeable_filling(stage, loads)) is not None:
-            self.take(Merge(pair[0].identity, pair[1].identity))
+        while (pair := mergeable_pair(self.nest, stage)) is not None:
+            self.take(Merge, *pair)
             stage, loads = self.newest_stage()
         *loops, lane = stage.closed_ranges
         if not self.can_vector(lane) or lane.extent & (lane.extent - 1):
             return
         if self.is_walked_badly(stage.src[0], lane):
-            side = [i for i, r in enumerate(loops) if loads[0].step(r) == 1 and r.extent % lane.extent == 0]
-            after = loops[side[0] + 1:] if side else []
-            if side and iterations(after) <= MOST_VECTORS:
-                self.take(Upcast(loops[side[0]].identity, lane.extent))
-        self.take(Vector(lane.identity, lane.extent))
+            side = next((i for i, r in enumerate(loops)
+                         if loads[0].step(r) == 1 and r.extent % lane.extent == 0), None)
+            if side is not None and iterations(loops[side + 1:]) <= MOST_VECTORS:
+                self.take(Upcast, loops[side], lane.extent)
+        self.runs(Vector, lane)
 
-    def mergeable_filling(self, stage: UOp, loads: list[MemoryAccess]) -> tuple[UOp, UOp] | None:
-        """Two loops that fill a panel and walk memory as one would."""
-        *loops, _ = stage.closed_ranges
-        conditions = frozenset[UOp]().union(*(a.node.mask.ranges for a in loads if a.node.mask is not None))
-        for outer, inner in pairwise(loops):
-            regular = all(not {outer, inner} & a.irregular for a in loads) and not {outer, inner} & conditions
-            if regular and all(a.steps.get(outer, 0) == a.steps.get(inner, 0) * inner.extent for a in loads):
-                return outer, inner
-        return None
-
-    def ranges_of_staging(self, batch: frozenset[UOp], tiles: UOp | None) -> list[int]:
+    def ranges_of_staging(self, batch: frozenset[UOp], tiles: UOp | None) -> list[UOp]:
         """The output loops that staged memory changes with: outside all others, they fill it once. Those over
         a `batch` of products come first, for each product then finds its operands near, and next the one over
         tiles. (16 products of 197 x 197 x 48: 265 us, 446 with the tiles first.)"""
         stages = self.nest.nodes_of(Ops.STAGE)
-        known = [r for r in loops_of(self.nest.src[0]) if any(r in n.ranges for n in stages)]
-        return [r.identity for r in sorted(known, key=lambda r: (r not in batch, r is not tiles))]
+        known = [r for r in loops_of(self.store) if any(r in n.ranges for n in stages)]
+        return sorted(known, key=lambda r: (r not in batch, r is not tiles))
 
-    def enclose_with(self, ranges: list[int]) -> None:
+    def enclose_with(self, ranges: list[UOp]) -> None:
         """These loops around all others, the first outermost, as far as nothing else runs in the others."""
-        order = [r.identity for r in loops_of(self.nest.src[0])]
-        if order[:len(ranges)] != ranges:
+        if loops_of(self.store)[:len(ranges)] != ranges:
             for r in reversed(ranges):
-                if can_be_outermost(self.nest, range_named(self.nest, r)):
-                    self.take(Swap(r))
+                if can_be_outermost(self.nest, r):
+                    self.take(Swap, r)
 
     def is_walked_badly(self, operand: UOp, lane: UOp) -> bool:
         """True if the lanes of `lane` do not lie side by side in what `operand` loads."""

@@ -20,7 +20,8 @@ still in L2, 9.9 us, and 10.3).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, steps_of
@@ -56,8 +57,7 @@ an Intel server, 16 pixels times 4608 x 512 weights in tiles of 4 by 64: 820 us,
 x 256 in tiles of 7 by 32: 340, and 305)."""
 
 
-@dataclass(frozen=True)
-class PrefetchHint:
+class PrefetchHint(NamedTuple):
     """In `loop`, each load also asks for what it will read `iterations` of `along` later. Where it looks
     ahead along itself, loads in loops inside it do not: these read on in order; nor do others than those with
     lanes side by side, where there are such."""
@@ -84,7 +84,7 @@ def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
     reads = _reads(nest)
     if not reads:
         return []
-    large = [a for a in reads if _buffer_bytes(a) > machine.l2_bytes]
+    large = [a for a in reads if a.node.memory.arg[1] * a.node.dtype.itemsize > machine.l2_bytes]
     expensive = [n for n in nest.toposort() if n.op in Family.ELEMENTARY]
     rows = _rows_read_again(nest, reads, machine.l2_bytes // 8)
     found = _for_next_tile(nest, large) or _for_next_row(nest, rows, expensive)
@@ -216,8 +216,9 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], machine: Machine, expensi
     """For each innermost loop that does not sum up for longer than memory takes: far ahead where its
     iterations read a short run each of large memory, far from the last; less where they go on in order."""
     found = []
-    large = [a for a in reads if _buffer_bytes(a) > machine.l2_bytes]
-    in_part = [a for a in reads if _buffer_bytes(a) > machine.l2_bytes // WEIGHTS_SHARE]
+    sizes = [a.node.memory.arg[1] * a.node.dtype.itemsize for a in reads]
+    large = [a for a, size in zip(reads, sizes, strict=True) if size > machine.l2_bytes]
+    in_part = [a for a, size in zip(reads, sizes, strict=True) if size > machine.l2_bytes // WEIGHTS_SHARE]
     for node in nest.nodes_of(Ops.REDUCE, Ops.STORE):
         loops = _serial(node.closed_ranges)
         if not loops:
@@ -291,10 +292,6 @@ def _has_lanes(access: MemoryAccess) -> bool:
 def _is_vector(access: MemoryAccess) -> bool:
     """True if the items of its lanes lie side by side."""
     return [access.step(r) for r in access.ranges if r.kind is RangeKind.VECTOR] == [1]
-
-
-def _buffer_bytes(access: MemoryAccess) -> int:
-    return int(access.node.memory.arg[1]) * access.node.dtype.itemsize
 
 
 def _read_at_once(access: MemoryAccess) -> int:

@@ -34,10 +34,8 @@ def scan(nest: UOp, loop: UOp) -> UOp:
     item_loops = frozenset[UOp]().union(*(p.item.ranges for p in found)) - {loop}
 
     def ordered_loops(store: UOp) -> UOp:
-        closed = store.closed_ranges
-        around, inside = [r for r in closed if r in item_loops], [r for r in closed if r not in item_loops]
-        inside.sort(key=lambda r: r is not loop)
-        return store.replace(src=(*values_of(store), *around, *inside))
+        loops = sorted(store.closed_ranges, key=lambda r: 0 if r in item_loops else 1 if r is loop else 2)
+        return store.replace(src=(*values_of(store), *loops))
 
     stores = [ordered_loops(store) for store in nest.src]
     if len({closed[:closed.index(loop)] for s in stores if loop in (closed := s.closed_ranges)}) > 1:

@@ -17,22 +17,12 @@ they run only where t has something for v, and the last one in lanes.
 """
 from __future__ import annotations
 
-import itertools
 import operator
-from collections.abc import Iterator
 from functools import reduce
 
 from tinygrad.codegen.collapse import solved_for
 from tinygrad.codegen.predicate import accumulated, mask_loads
-from tinygrad.codegen.ranges import (
-    ZERO,
-    copies_of,
-    counter,
-    fresh_identity,
-    iterations,
-    row_major,
-    separate_loops,
-)
+from tinygrad.codegen.ranges import ZERO, NewRanges, iterations, row_major, separate_loops
 from tinygrad.codegen.segment_sum import Addend, SegmentSum, segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, conjuncts
@@ -47,20 +37,20 @@ def scatter_add(nest: UOp, loop: UOp, lanes: int, dump_slots: int = 0) -> UOp:
     found = [b for b in segment_sums(nest) if b.loop is loop]
     if not found:
         raise ValueError(f"no segment sum is over iterations of r{loop.identity}")
-    identities = itertools.count(fresh_identity(nest))
+    new = NewRanges(nest)
     changes: dict[UOp, UOp] = {}
     for b in found:
-        parts = [_scattered(b, a, b.inner(nest), lanes, dump_slots, identities) for a in b.addends]
+        parts = [_scattered(b, a, b.inner(nest), lanes, dump_slots, new) for a in b.addends]
         changes[b.reduce] = reduce(operator.add, parts).cast(b.reduce.dtype)
     return separate_loops(nest.substitute(changes), places=False)
 
 
 def _scattered(found: SegmentSum, addend: Addend, inner: tuple[UOp, ...], lanes: int, dump_slots: int,
-               identities: Iterator[int]) -> UOp:
+               new: NewRanges) -> UOp:
     """What an addend of the REDUCE adds up to, as a load from memory to which its values were added where
     they belong."""
     node, loop = found.reduce, found.loop
-    again = copies_of((*node.closed_ranges, *inner), identities)
+    again = new.copies((*node.closed_ranges, *inner))
     walked, own = [again[r] for r in node.closed_ranges], [again[r] for r in inner]
     value, mask, at = _placed(addend.value.substitute(again), addend.condition.substitute(again),
                               [loop, *own])
@@ -69,8 +59,8 @@ def _scattered(found: SegmentSum, addend: Addend, inner: tuple[UOp, ...], lanes:
     items = iterations((loop, *inner))
     changes: dict[UOp, UOp] = {}
     if loops and lanes > 1 and loops[-1].extent % lanes == 0 and _lie_side_by_side(at, own[-1]):
-        last, lane = loops.pop(), UOp.range(lanes, next(identities), RangeKind.VECTOR)
-        around = counter(last.extent // lanes, next(identities))
+        last, lane = loops.pop(), new.range(lanes, RangeKind.VECTOR)
+        around = new.counter(last.extent // lanes)
         changes[last] = around * lanes + lane
         loops += [r for r in (around, lane) if r.op is Ops.RANGE]
     offset = row_major([at[r] for r in (loop, *own)], extents).substitute(changes)
@@ -94,7 +84,7 @@ def _scattered(found: SegmentSum, addend: Addend, inner: tuple[UOp, ...], lanes:
         mask = TRUE
     value = accumulated(value)
     memory = UOp.new(Ops.SCATTER, value.dtype, (value, offset, mask, *walked, *loops),
-                     (next(identities), node.arg, items))
+                     (new.number(), node.arg, items))
     return memory.index(row_major([loop, *inner], extents)).load()
 
 

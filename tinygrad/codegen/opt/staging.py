@@ -8,7 +8,6 @@ all of its threads, neighbours with neighbouring items.
 """
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from tinygrad.codegen.contraction import narrower
 from tinygrad.codegen.opt.cached_rows import CachedRow, cacheable_rows
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.predicate import mask_loads_along
-from tinygrad.codegen.ranges import counter, fresh_identity, iterations, over_own_loops, row_major
+from tinygrad.codegen.ranges import NewRanges, iterations, row_major
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -126,10 +125,9 @@ def staged(nest: UOp, number: int, over: Sequence[UOp], threads: int, *lies: int
 
 def _filled_in_order(nest: UOp, value: UOp, over: Sequence[UOp]) -> UOp:
     """The STAGE of a value in scratch memory, an item an iteration."""
-    identity = fresh_identity(nest)
-    identities = itertools.count(identity)
-    filled = {r: UOp.range(r.extent, next(identities)) for r in over}
-    return over_own_loops(value, filled, identities).stage(identity, Memory.SCRATCH, *filled.values())
+    new = NewRanges(nest)
+    filled = {r: new.range(r.extent) for r in over}
+    return new.own_loops(value, filled).stage(new.first, Memory.SCRATCH, *filled.values())
 
 
 def _filled_by_block(nest: UOp, value: UOp, over: Sequence[UOp], tile: SharedTile) -> UOp:
@@ -137,10 +135,9 @@ def _filled_by_block(nest: UOp, value: UOp, over: Sequence[UOp], tile: SharedTil
     extents = [r.extent for r in over]
     tile.check(extents)
     total = iterations(over)
-    identity = fresh_identity(nest)
-    rounds = ceildiv(total, tile.threads * tile.width)
-    fill, lane = counter(rounds, identity), counter(tile.width, identity + 2, RangeKind.VECTOR)
-    thread = UOp.range(tile.threads, identity + 1, RangeKind.LOCAL)
+    new, rounds = NewRanges(nest), ceildiv(total, tile.threads * tile.width)
+    fill, thread = new.counter(rounds), new.range(tile.threads, RangeKind.LOCAL)
+    lane = new.counter(tile.width, RangeKind.VECTOR)
     item = (fill * tile.threads + thread) * tile.width + lane
     sizes = tile.places(over, extents)[1]
     counters = [item // math.prod(sizes[i + 1:]) % size for i, size in enumerate(sizes)]
@@ -148,4 +145,4 @@ def _filled_by_block(nest: UOp, value: UOp, over: Sequence[UOp], tile: SharedTil
     filled = value.substitute(dict(zip(over, counters, strict=True)))
     if rounds * tile.threads * tile.width > total:
         filled = mask_loads_along(filled, item < total)
-    return filled.stage(identity, Memory.SHARED, *(r for r in (fill, thread, lane) if r.op is Ops.RANGE))
+    return filled.stage(new.first, Memory.SHARED, *(r for r in (fill, thread, lane) if r.op is Ops.RANGE))

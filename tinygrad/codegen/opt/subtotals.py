@@ -6,21 +6,11 @@ nest. Out: the next sum to split, for `choose.py`, and the nest with it split.
 """
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.ranges import (
-    change_closers,
-    closed_within,
-    closers,
-    copies_of,
-    counter,
-    fresh_identity,
-    is_plain,
-    reduces_in,
-)
+from tinygrad.codegen.ranges import NewRanges, change_closers, closed_within, closers, is_plain, reduces_in
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -72,23 +62,20 @@ def _cut(reduce: UOp) -> LongSum | None:
 def in_subtotals(nest: UOp, r: UOp, amount: int) -> UOp:
     """The sums that close `r` as sums of subtotals, of `amount` iterations of it and all loops inside it; the
     last one takes what is left."""
-    identity = fresh_identity(nest)
     tiles, rest = divmod(r.extent, amount)
-    inner, outer = counter(amount, identity), counter(tiles, identity + 1)
-    last = counter(rest, identity + 2)
-    again = copies_of(closed_within(nest, r), itertools.count(identity + 3))
+    new = NewRanges(nest)
+    inner, outer, last = map(new.counter, (amount, tiles, rest))
+    again = new.copies(closed_within(nest, r))
     """what runs inside `r` runs again in the last one, in loops of its own"""
 
     def over_subtotals(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is not Ops.REDUCE:
             raise ValueError(f"r{r.identity} is no loop of REDUCEs alone")
-        around, inside = _outside_and_inside(node.closed_ranges, r)
+        loops = node.closed_ranges
+        around, inside = loops[:loops.index(r)], loops[loops.index(r) + 1:]
 
         def total(value: UOp, short: UOp, loops: Sequence[UOp]) -> UOp:
-            for ranges in ((short, *inside), loops):
-                if found := [c for c in ranges if c.op is Ops.RANGE]:
-                    value = value.reduce_ranges(node.arg, *found)
-            return value
+            return value.reduce_ranges(node.arg, short, *inside).reduce_ranges(node.arg, *loops)
 
         whole = total(src[0].substitute({r: outer * amount + inner}), inner, (*around, outer))
         if not rest:
@@ -97,9 +84,3 @@ def in_subtotals(nest: UOp, r: UOp, amount: int) -> UOp:
                           total(src[0].substitute({r: last + tiles * amount, **again}), last, around))
 
     return change_closers(nest, r, over_subtotals)
-
-
-def _outside_and_inside(loops: tuple[UOp, ...], r: UOp) -> tuple[tuple[UOp, ...], tuple[UOp, ...]]:
-    """The loops outside and inside of one among them."""
-    place = loops.index(r)
-    return loops[:place], loops[place + 1:]

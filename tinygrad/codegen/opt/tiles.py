@@ -14,11 +14,10 @@ from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.chooser import Alternative, tile_size
 from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.loops import operands
-from tinygrad.codegen.opt.merge import loop_around
+from tinygrad.codegen.opt.loops import loop_around, operands
 from tinygrad.codegen.opt.opts import Merge, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.panels import MOST_VECTORS, STAGING_REUSE, PanelChooser, panel_order
-from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, output_ranges, reduces_in
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges, reduces_in
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -96,10 +95,9 @@ class TileChoice:
         """The speed of tiles `size` vectors wide: where their panel lies, and what is done in vain by the
         last tile, by the last of the `rows` and by threads. They share out the tiles, or the rows, for which
         each of them fills all panels."""
-        threads = self.machine.threads if self.machine.has_threads else 1
         tiles, fill = ceildiv(self.count, size), self.filling[size - 1]
         height = tile_size(rows, most_rows(self.machine, size))
-        busy = tiles / round_up(tiles, threads) / (1 + fill), 1 / (1 + threads * fill)
+        busy = self.machine.busy_share(tiles) / (1 + fill), 1 / (1 + self.machine.threads * fill)
         used = self.count / (tiles * size) * rows / round_up(rows, height)
         hidden = min(1.0, size * height / LATENCY)
         near = self.panel * size <= PANEL_SHARE * self.machine.l2_bytes
@@ -252,28 +250,27 @@ class TileChooser(PanelChooser):
         scatters = any(a.step(lane) != 1 for a in self.accesses(lane, Ops.STORE))
         tiles = self.tiles_of(product, stage, jumps)
         row = self.row_of_tiles(product, tiles)
-        vector, outer = self.split(Vector(lane.identity, width))
+        vector, outer = self.split(Vector, lane, width)
         staged = [vector]
         size = 1 if outer is None else tiles.vectors(row.extent)
         if outer is not None and size > 1:
-            side_by_side, outer = self.split(Upcast(outer.identity, size))
+            side_by_side, outer = self.split(Upcast, outer, size)
             staged.insert(0, side_by_side)
         if size == 1 and len(product.columns) > 1:
             second = max(product.columns - {lane}, key=lambda r: (r.extent, -r.identity))
             size = tile_size(second.extent, 3)
-            self.take_runs(Upcast, second, size)
+            self.runs(Upcast, second, size)
         read_over = [r for r in order if r in operand.ranges]
         # where results lie across the lanes, tiles in turn write the same lines
         together = 1 if not stage or scatters else self.panels_together(product, outer, size)
         if outer is not None and together > 1:
-            panels, outer = self.split(Split(outer.identity, together))
+            panels, outer = self.split(Split, outer, together)
             read_over.insert(0, panels)
         rows = tile_size(row.extent, most_rows(self.machine, max(1, size)))
         self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.machine.registers,
                   uses_of_a_staged_item=float(product.reuse), staged=stage)
-        self.take_runs(Upcast, row, rows)
-        over = tuple(r.identity for r in (*read_over, *staged))
-        if stage and self.stage_factor(product.which, over):
+        self.runs(Upcast, row, rows)
+        if stage and self.stage_factor(product.which, [*read_over, *staged]):
             self.fill_by_vectors()
             self.enclose_with(self.ranges_of_staging(product.batch, outer))
         elif in_panels and (now := self.main_contraction()) is not None:
@@ -293,8 +290,7 @@ class TileChooser(PanelChooser):
 
         def worth(count: int) -> tuple[float, int]:
             groups = ceildiv(tiles, count)
-            shares = groups * others
-            busy = shares / round_up(shares, threads)
+            busy = self.machine.busy_share(groups * others)
             return tiles / (groups * count) * busy / (1 + ROW_COST / (count * size)), -count
 
         most = min(MOST_PANELS, room, tiles * others // threads, tiles - 1)
@@ -310,20 +306,20 @@ class TileChooser(PanelChooser):
         if not others:  # what is left over is added up once, not for each iteration of others
             choices.append(min(innermost.extent, PRODUCTS_TOGETHER[0]))
         if choices and choices[0] > 1 and is_plain(innermost):
-            self.take(Unroll(innermost.identity, choices[0]))
+            self.take(Unroll, innermost, choices[0])
 
     def walk_panels(self, product: VectorProduct, size: int) -> None:
         """The loops over panels that lie in memory, of `size` bytes each, inside those over rows where the L2
         cache holds all of them, so that results are written in long runs; else around them. Loops that both
         operands change with stay outside."""
-        loops = [r for r in self.nest.src[0].closed_ranges if r.kind is RangeKind.LOOP]
+        loops = loops_of(self.store)
         panels, rows = ([r for r in loops if r in side] for side in (product.columns, product.rows))
         if not panels:
             return
         both = [r for r in loops if r not in panels and r not in rows]
         are_near = size * iterations(panels) <= PANEL_SHARE * self.machine.l2_bytes
         inside = (*rows, *panels) if are_near else (*panels, *rows)
-        self.enclose_with([r.identity for r in (*both, *inside)])
+        self.enclose_with([*both, *inside])
 
     def lies_in_panels(self, product: VectorProduct) -> bool:
         """True where the operand lies in memory as panels would: the vectors of a tile side by side, and one
@@ -365,7 +361,7 @@ class TileChooser(PanelChooser):
         self.note("rows of tiles", alone=alone, with_the_loop_around=joined)
         if joined < JOINED_GAIN * alone or has_loose_bounds(self.nest):
             return row  # of a range made of two, nobody could tell where it may end
-        return self.new_ranges(Merge(around.identity, row.identity))[-1]
+        return self.new_ranges(Merge, around, row)[-1]
 
     def walk_smoothly(self, product: VectorProduct) -> None:
         """Order the reduce so that the operand read item by item is walked with its smallest steps
@@ -378,7 +374,7 @@ class TileChooser(PanelChooser):
         wanted = sorted(closed, key=lambda r: -abs(largest.step(r) or 0))
         if wanted != list(closed):
             for r in reversed(wanted):
-                self.take(Swap(r.identity))
+                self.take(Swap, r)
 
     def row_rank(self, r: UOp) -> tuple[bool, int, int]:
         """Rows of the tile: a range whose items lie near each other, then the longest."""
@@ -387,10 +383,10 @@ class TileChooser(PanelChooser):
 
     def tile_dot(self, contraction: Contraction, lane: UOp) -> None:
         """Lanes along the reduce: both operands are vectors, each accumulator is summed at the end."""
-        self.take(Vector(lane.identity, self.width(lane)))
+        self.take(Vector, lane, self.width(lane))
         for side in (contraction.left, contraction.right):
             longest = max(side, key=lambda r: (r.extent, r.identity))
-            self.take_runs(Upcast, longest, tile_size(longest.extent, 4))
+            self.runs(Upcast, longest, tile_size(longest.extent, 4))
 
     def tile_rows(self, contraction: Contraction) -> None:
         """Several rows side by side in registers through every stage: what a row is multiplied with is read
@@ -409,18 +405,18 @@ class TileChooser(PanelChooser):
         """Lanes along one range, and several rows along another one."""
         size = self.lane_tile(lane, MOST_VECTORS)
         count = tile_size(row.extent, most_rows(self.machine, size))
-        self.take_runs(Upcast, row, count)
+        self.runs(Upcast, row, count)
         self.tile_cached_rows(max(1, min(MOST_VECTORS, most_accumulators(self.machine) // count)))
 
     def tile_cached_rows(self, vectors: int) -> None:
         """Lanes along the rows of sums that are kept (the scores of attention), their other operand staged
         where lanes would jump in it."""
-        done: set[int] = set()
+        done: set[UOp] = set()
         while (loop := self.cached_contraction(done)) is not None:
             before = set(all_ranges(self.nest))
             self.lane_tile(loop, vectors)
             new = [r for r in all_ranges(self.nest) if r not in before]
-            done.update(r.identity for r in (loop, *new))
+            done.update((loop, *new))
             lane = next(r for r in new if r.kind is RangeKind.VECTOR)
             operand = next((s for s in operands(self.nest)
                             if lane in s.ranges and self.is_walked_badly(s, lane)), None)
@@ -430,14 +426,11 @@ class TileChooser(PanelChooser):
                                                                  r.identity)))
                 self.fill_by_vectors()
 
-    def cached_contraction(self, done: set[int]) -> UOp | None:
+    def cached_contraction(self, done: set[UOp]) -> UOp | None:
         """The loop that fills a cached row with sums of products."""
-        for node in self.nest.toposort():
-            if node.op is not Ops.STAGE or node.closed_ranges[-1].identity in done:
-                continue
-            loop = node.closed_ranges[-1]
-            for inner in node.src[0].toposort(stop=lambda n: n.op is Ops.STAGE):
-                contraction = contraction_of(inner)
-                if contraction is not None and loop in contraction.left | contraction.right:
-                    return loop
+        for node in self.nest.nodes_of(Ops.STAGE):
+            loop, inside = node.closed_ranges[-1], node.src[0].toposort(stop=lambda n: n.op is Ops.STAGE)
+            found = filter(None, map(contraction_of, inside))
+            if loop not in done and any(loop in c.left | c.right for c in found):
+                return loop
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import ZERO, closers, values_of
+from tinygrad.codegen.ranges import ZERO, all_ranges, closers, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import linear_terms
@@ -31,17 +31,13 @@ class ByteOf:
 
 def byte_dots(nest: UOp) -> list[UOp]:
     """The ranges over four bytes that a sum of products could do as one operation."""
-    closing: dict[UOp, list[UOp]] = {}
-    for node in nest.toposort():
-        for r in node.closed_ranges:
-            closing.setdefault(r, []).append(node)
-    return [r for r, nodes in closing.items() if _words(nodes, r) is not None]
+    return [r for r in all_ranges(nest) if _words(closers(nest, r), r)]
 
 
 def dot_bytes(nest: UOp, r: UOp) -> UOp:
     """The nest with the sum over the range `r` as dot products of words. ValueError where it is none."""
     closing = closers(nest, r)
-    words = _words(closing, r) if closing else None
+    words = _words(closing, r)
     if words is None:
         raise ValueError(f"no sum of products over r{r.identity} takes bytes out of words")
     (reduce,) = closing
@@ -55,8 +51,10 @@ def dot_bytes(nest: UOp, r: UOp) -> UOp:
 def _words(closing: Sequence[UOp], r: UOp) -> tuple[UOp, UOp] | None:
     """The words of whose bytes the only node that closes `r` adds up products: those without a sign, those
     with one."""
+    if len(closing) != 1 or closing[0].op is not Ops.REDUCE or r.extent != BYTES:
+        return None
     reduce, product = closing[0], closing[0].src[0]
-    if len(closing) > 1 or reduce.op is not Ops.REDUCE or reduce.arg is not Ops.ADD or r.extent != BYTES:
+    if reduce.arg is not Ops.ADD:
         return None
     if len(values_of(reduce)) > 1 or reduce.dtype is not dtypes.int32 or product.op is not Ops.MUL:
         return None
