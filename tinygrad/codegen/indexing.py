@@ -48,7 +48,7 @@ def shared_loops(depth: int, extents: tuple[int, ...], index: tuple[UOp, ...],
 
 def ranges_of(index: tuple[UOp, ...], valid: UOp | None) -> frozenset[UOp]:
     """The loops that an item at `index`, wanted where `valid` holds, changes with."""
-    found = frozenset[UOp]().union(*(i.ranges for i in index))
+    found = frozenset[UOp]().union(*[i.ranges for i in index])
     return found if valid is None else found | valid.ranges
 
 
