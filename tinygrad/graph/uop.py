@@ -70,8 +70,8 @@ _MEMORY = FLAG_RULES[Ops.BUFFER](0, None)
 """The flags of memory of floats."""
 _NO_FLOATS = _MEMORY & ~LEAF
 _NO_LOOPS: frozenset[UOp] = frozenset()
-_CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.SCATTER, Ops.STORE, Ops.MMA})
-"""Operations at which loops can end."""
+_CLOSING = {Ops.REDUCE: 1, Ops.STAGE: 1, Ops.STORE: 2, Ops.SCATTER: 3, Ops.MMA: 4}
+"""Operations at which loops can end, and how many sources come before these at least."""
 
 
 class UOp(Walk, Operators, Movement, NestNode):
@@ -201,13 +201,8 @@ class UOp(Walk, Operators, Movement, NestNode):
     @property
     def closed_ranges(self) -> tuple[UOp, ...]:
         """The loops that end at this loop-nest node (`_CLOSING`), outermost first."""
-        if self.op not in _CLOSING:
-            return ()
-        if self.op in (Ops.REDUCE, Ops.STAGE):
-            return tuple(s for s in self.src[1:] if s.op is Ops.RANGE)
-        if self.op is Ops.STORE:
-            return tuple(s for s in self.src[2:] if s.op is Ops.RANGE)
-        return self.src[3:] if self.op is Ops.SCATTER else self.src[4:]
+        before = _CLOSING.get(self.op)
+        return () if before is None else tuple([s for s in self.src[before:] if s.op is Ops.RANGE])
 
     @Synthesized
     def closed_below(self) -> frozenset[UOp]:
