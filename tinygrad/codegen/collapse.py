@@ -228,7 +228,7 @@ def _fits(value: UOp, dtype: DType) -> bool:
 
 def _as_counter(value: UOp) -> UOp | None:
     """An integer as index arithmetic: a constant, or what was cast to a type that holds it."""
-    if value.op is Ops.CONST:
+    if value.op is Ops.CONST and value.dtype.is_int:
         return UOp.const(value.arg, dtypes.index)
     is_cast = value.op is Ops.CAST and value.src[0].dtype is dtypes.index
     return value.src[0] if is_cast and _fits(value.src[0], value.dtype) else None
