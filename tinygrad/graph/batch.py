@@ -110,7 +110,7 @@ def _over_batch(node: UOp, src: tuple[UOp, ...], size: int, values: Mapping[UOp,
     if node.op is Ops.COPY and isinstance(node.arg, Sharding):
         return src[0].shard(node.arg.moved_axes(1))
     if node.op in SAME_ARGUMENT:
-        return UOp.new(node.op, node.dtype, src, node.arg)
+        return node.replace(src=src)
     if node.op is Ops.REDUCE:
         op, axes = node.arg
         return UOp.new(Ops.REDUCE, node.dtype, src, (op, tuple(axis + 1 for axis in axes)))
