@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import mask_of
 from tinygrad.codegen.predicate import reduce_identity
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, is_plain
+from tinygrad.codegen.ranges import ACCUMULATING, ZERO, fresh_identity, is_plain
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import TRUE, all_of, conjuncts, linear_terms
@@ -76,7 +76,7 @@ def _last_of_window(reduce: UOp, loop: UOp, fresh: int) -> UOp | None:
     mask = _mask(by_place, reduce)
     if mask is None:
         return None
-    before = UOp.range(k.extent - 1, fresh + 1) if k.extent > 2 else UOp.const(0, dtypes.index)
+    before = UOp.range(k.extent - 1, fresh + 1) if k.extent > 2 else ZERO
     holds = mask.substitute({place: before})
     if holds.op is not Ops.CONST or holds.arg:
         return None

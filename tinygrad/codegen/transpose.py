@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.graph.symbolic import linear_terms
+from tinygrad.graph.symbolic import constant, linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.matrix_units import ROW_BYTES
 
@@ -62,14 +61,14 @@ def _is_whole(node: UOp) -> bool:
 
 def in_each_lane(value: UOp, lane: UOp) -> list[UOp]:
     """What an expression is in each iteration of `lane`."""
-    return [value.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent)]
+    return [value.substitute({lane: constant(i)}) for i in range(lane.extent)]
 
 
 def at_lane(offset: UOp, lane: UOp, number: int, done: dict[UOp, UOp]) -> UOp:
     """`offset` in one lane, over what became (`done`) of the values in it that are the same in all lanes."""
     same = [n for n in offset.toposort(stop=lambda n: lane not in n.ranges) if lane not in n.ranges]
     known = {n: done[n] for n in same if n in done}
-    return offset.substitute({lane: UOp.const(number, dtypes.index), **known})
+    return offset.substitute({lane: constant(number), **known})
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ message.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,17 +25,13 @@ def _reduced_shape(node: UOp) -> Shape:
     return tuple(1 if i in node.arg[1] else n for i, n in enumerate(node.src[0].shape))
 
 
-def _joined_shape(node: UOp) -> Shape:
-    first, *rest = node.src[0].shape
-    return (len(node.src) * first, *rest)
-
-
 _AS_THE_FIRST: Final = Family.ELEMENTWISE | {
     Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY, Ops.CUSTOM_GRADIENT, Ops.LIVE_OUT}
 
 SHAPES: Final[dict[Ops, Callable[[UOp], Shape]]] = {
     **dict.fromkeys(_AS_THE_FIRST, lambda n: n.src[0].shape),
-    Ops.COLLECTIVE: lambda n: n.src[0].shape if n.arg[1] else _joined_shape(n),
+    Ops.COLLECTIVE: lambda n: n.src[0].shape if n.arg[1] else (
+        len(n.src) * n.src[0].shape[0], *n.src[0].shape[1:]),
     Ops.BUFFER: lambda n: (n.arg.size,) if n.arg.layout is None else n.arg.layout.shape,
     Ops.PARAM: lambda n: (n.arg[1],),
     Ops.REDUCE: _reduced_shape,
@@ -48,9 +44,8 @@ SHAPES: Final[dict[Ops, Callable[[UOp], Shape]]] = {
 """The shape of the tensor that a node stands for; () where there is no rule: loop-nest and program nodes."""
 
 
-def inverse_permutation(order: Sequence[int]) -> tuple[int, ...]:
-    """The order that undoes `order`."""
-    return argsort(order)
+inverse_permutation: Final = argsort
+"""The order that undoes another one."""
 
 
 # --- what is refused ----------------------------------------------------------------------------------------
