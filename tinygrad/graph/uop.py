@@ -182,7 +182,7 @@ class UOp(Walk, Operators, Movement, NestNode):
             return UOp.new(op, dtype, src[:2], arg)
         if op in Family.ELEMENTWISE and (dtype.scalar is dtypes.index or dtype.is_bool):
             return _simplified(op, dtype, src, arg)
-        if op is Ops.LOAD and src[0]._is_never_touched:
+        if op is Ops.LOAD and any([v.op is Ops.CONST and v.arg is False for v in src[0].src[2:]]):
             return UOp.const(0, dtype)
         return UOp.new(op, dtype, src, arg)
 
@@ -541,21 +541,12 @@ class UOp(Walk, Operators, Movement, NestNode):
 
     def index(self, offset: UOp, valid: UOp | None = None) -> UOp:
         """The address of item `offset` of this memory, to be touched only where `valid` holds."""
-        if valid is not None and valid.op is Ops.CONST and valid.arg is True:
-            valid = None
         src = (self, offset) if valid is None else (self, offset, valid)
-        return UOp.new(Ops.INDEX, self.dtype.scalar, src)
+        return UOp.simplified(Ops.INDEX, self.dtype.scalar, src)
 
     def load(self, lanes: int = 1) -> UOp:
         """The value at this address: `lanes` items side by side. Zero where it is not to be touched."""
-        dtype = self.dtype.vec(lanes)
-        return UOp.const(0, dtype) if self._is_never_touched else UOp.new(Ops.LOAD, dtype, (self,))
-
-    @property
-    def _is_never_touched(self) -> bool:
-        """True of an address whose guard is the constant false."""
-        return self.op is Ops.INDEX and len(self.src) == 3 and self.src[2].op is Ops.CONST \
-            and self.src[2].arg is False
+        return UOp.simplified(Ops.LOAD, self.dtype.vec(lanes), (self,))
 
     def store(self, value: UOp, *ranges: UOp) -> UOp:
         """`value` written to this address, in every iteration of `ranges`."""
