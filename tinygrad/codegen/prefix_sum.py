@@ -30,8 +30,7 @@ class PrefixSum:
 def prefix_sums(nest: UOp) -> list[PrefixSum]:
     """Those along loops over outputs of which every reduction that changes with the loop is one, but for
     those of which such a one reduces the results."""
-    nodes = nest.toposort()
-    candidates = [n for n in nodes if n.op is Ops.REDUCE and len(n.src) == 2 and is_plain(n.src[1])
+    candidates = [n for n in nest.nodes_of(Ops.REDUCE) if len(n.src) == 2 and is_plain(n.src[1])
                   and n.arg is not Ops.MULACC]
     if not candidates:
         return []
@@ -50,7 +49,7 @@ def prefix_sums(nest: UOp) -> list[PrefixSum]:
 
 def _loops_of_outputs_alone(nest: UOp) -> list[UOp]:
     """The loops that every STORE closes, and nothing else."""
-    inside = {r for n in nest.toposort() if n.op in ACCUMULATING for r in n.closed_ranges}
+    inside = {r for n in nest.nodes_of(*ACCUMULATING) for r in n.closed_ranges}
     return [r for r in nest.src[0].closed_ranges if is_plain(r) and r not in inside
             and all(r in store.closed_ranges for store in nest.src)]
 

@@ -48,13 +48,10 @@ def is_unknown(uop: UOp) -> bool:
     return _state.depth > 0 and DEPENDS_ON_PLACEHOLDER.of(uop)
 
 
-def _depends_on_placeholder(node: UOp) -> bool:
-    """Whether a placeholder is below, or this is one."""
-    here = node.op is Ops.BUFFER and node.storage.is_placeholder
-    return here or any([DEPENDS_ON_PLACEHOLDER.of(s) for s in node.src])
-
-
-DEPENDS_ON_PLACEHOLDER: Synthesized[bool] = Synthesized(_depends_on_placeholder, "_has_placeholder")
+DEPENDS_ON_PLACEHOLDER: Synthesized[bool] = Synthesized(
+    lambda node: (node.op is Ops.BUFFER and node.storage.is_placeholder)
+    or any([DEPENDS_ON_PLACEHOLDER.of(s) for s in node.src]), "_has_placeholder")
+"""Whether a placeholder is below, or this is one."""
 
 
 def placeholder(device: str, shape: Shape, dtype: DType) -> UOp:
