@@ -18,7 +18,14 @@ from tinygrad.codegen.predicate import mask_loads, reduce_identity
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, const, node
-from tinygrad.graph.symbolic import all_of, conjuncts, constant_folding, is_negation, linear_terms
+from tinygrad.graph.symbolic import (
+    all_of,
+    conjuncts,
+    constant_folding,
+    is_index_less,
+    is_negation,
+    linear_terms,
+)
 from tinygrad.graph.uop import UOp
 
 
@@ -125,7 +132,7 @@ def _count(condition: UOp, kept: UOp, r: UOp) -> UOp | None:
 
 def _bound_of(condition: UOp, r: UOp) -> tuple[bool, UOp] | None:
     """(True, b) where the condition is r < b; (False, b) where it is b <= r; None where it is neither."""
-    if condition.op is not Ops.CMPLT or condition.src[0].dtype is not dtypes.index:
+    if not is_index_less(condition):
         return None
     found = _step_and_rest(condition.src[0] - condition.src[1], r)
     if found is None:
@@ -256,8 +263,8 @@ def _compare(whole: UOp) -> UOp | None:
 
 def _constant_last(condition: UOp, c: UOp, b: UOp) -> UOp | None:
     """A choice between a constant and a value says where the value is wanted: as a mask."""
-    is_of_places = condition.op is Ops.CMPLT and condition.src[0].dtype.scalar is dtypes.index
-    return condition.logical_not().where(b, c) if is_of_places and b.op is not Ops.CONST else None
+    is_mask = is_index_less(condition) and b.op is not Ops.CONST
+    return condition.logical_not().where(b, c) if is_mask else None
 
 
 counter_arithmetic = RewriteTable("arithmetic on loop counters", [

@@ -465,7 +465,7 @@ def _reach_of_loads(nodes: Iterable[UOp]) -> dict[UOp, int]:
     """For each STAGE, the items up to the last one that a LOAD without a condition may touch."""
     reach: dict[UOp, int] = defaultdict(int)
     for node in nodes:
-        if node.op is Ops.LOAD and node.memory.op is Ops.STAGE and len(node.src[0].src) == 2:
+        if node.op is Ops.LOAD and node.memory.op is Ops.STAGE and node.mask is None:
             stage, offset = node.src[0].src
             lanes = 1 if offset.dtype.count > 1 else node.dtype.count
             last = _highest(offset)

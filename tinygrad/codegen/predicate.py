@@ -94,7 +94,7 @@ def mask_store(store: UOp, mask: UOp) -> UOp:
 
 def is_loaded_under(value: UOp, mask: UOp) -> bool:
     """Whether `value` is a load under this very mask, and so zero where it does not hold."""
-    return value.op is Ops.LOAD and len(value.src[0].src) == 3 and value.src[0].src[2] is mask
+    return value.op is Ops.LOAD and value.mask is mask
 
 
 def zero_unless(mask: UOp, value: UOp) -> UOp:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from tinygrad.codegen.contraction import mask_of
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.codegen.ranges import ACCUMULATING, ZERO, fresh_identity, is_plain
-from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.symbolic import TRUE, all_of, conjuncts, linear_terms
+from tinygrad.graph.symbolic import TRUE, all_of, conjuncts, is_index_less, linear_terms
 from tinygrad.graph.uop import UOp
 
 
@@ -90,7 +89,7 @@ def _on_diagonal(reduce: UOp, loop: UOp) -> UOp | None:
     if mask is None or loop in value.src[1].ranges:
         return None
     below = [c for c in conjuncts(mask) if loop in c.ranges]
-    if len(below) != 1 or below[0].op is not Ops.CMPLT or below[0].src[0].dtype.scalar is not dtypes.index:
+    if len(below) != 1 or not is_index_less(below[0]):
         return None
     terms, constant = linear_terms(below[0].src[0] - below[0].src[1])
     if terms != {k: 1, loop: -1} or constant != -1:
@@ -105,6 +104,6 @@ def _mask(value: UOp, reduce: UOp) -> UOp | None:
     if value.op is Ops.CAST and reduce.arg is Ops.ADD:
         value = value.src[0]
     identity = reduce_identity(reduce.arg, value.dtype)
-    if value.op is Ops.LOAD and identity.is_zero and len(value.src[0].src) == 3:
-        return value.src[0].src[2]
+    if value.op is Ops.LOAD and identity.is_zero:
+        return value.mask
     return mask_of(value, identity)

@@ -174,7 +174,7 @@ def interleaved_vector(load: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp | None
 def rows_of_tile(load: UOp, lane: UOp) -> tuple[int, ...] | None:
     """How many items after the first one each element of a tile lies, where a LOAD reads the tile's rows from
     places a fixed distance apart; None where it does otherwise, or all lie side by side."""
-    places = lane_places(load.offset, lane) if len(load.src[0].src) == 2 else None
+    places = lane_places(load.offset, lane) if load.mask is None else None
     length = ROW_BYTES // load.dtype.itemsize
     if places is None or places[length] == length or \
             places != tuple(i // length * places[length] + i % length for i in range(lane.extent)):

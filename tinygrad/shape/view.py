@@ -34,11 +34,6 @@ class Axis:
     start: int
     end: int
 
-    @property
-    def whole(self) -> bool:
-        """True if the mask leaves all of it."""
-        return self.start == 0 and self.end == self.size
-
 
 @dataclass(frozen=True)
 class View:
@@ -106,7 +101,7 @@ class View:
             offset += start * axis.stride
             size = end - start
             if isinstance(start, Size):
-                if not axis.whole:
+                if (axis.start, axis.end) != (0, axis.size):
                     return None
                 axes.append(Axis(size, axis.stride, 0, size))
                 continue
@@ -232,7 +227,8 @@ def _merged(above: View, below: View) -> View | None:
     inner = unflatten(above.address_of(coordinates), below.shape)
     condition = symbolic.all_of(below.conditions(inner))
     if condition is symbolic.FALSE:
-        return _all_masked(above.shape)
+        # Shape () has no axis for a mask to say that all is zero.
+        return view_of_axes([Axis(n, 0, 0, 0) for n in above.shape], 0) if above.shape else None
     axis_of = {c: n for n, c in enumerate(coordinates)}
     # What limits an axis may show that the others limit one too: a row's items, where it is known which row.
     limits = [c for c in symbolic.conjuncts(condition) if _limited_axis(c, axis_of) is not None]
@@ -251,11 +247,6 @@ def _merged(above: View, below: View) -> View | None:
         return None
     axes = zip(above.shape, coordinates, bounds, strict=True)
     return view_of_axes([Axis(n, terms.terms.get(c, 0), b, e) for n, c, (b, e) in axes], Size.of(offset))
-
-
-def _all_masked(shape: Shape) -> View | None:
-    """The view that shows only zeros; None for shape (), which has no axis for a mask to say so."""
-    return view_of_axes([Axis(n, 0, 0, 0) for n in shape], 0) if shape else None
 
 
 def _limited_axis(condition: UOp, axis_of: dict[UOp, int]) -> tuple[int, int, int] | None:
