@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tinygrad.graph import symbolic
@@ -127,6 +127,8 @@ class View:
         shape = tuple(shape)
         if shape == self.shape:
             return self
+        if self.mask is None and self.strides == View.contiguous_of(self.shape).strides:
+            return replace(View.contiguous_of(shape), offset=self.offset)
         axes = [a for a in self.axes if a.size != 1]
         if axes and [a.size for a in axes] == [n for n in shape if n != 1]:
             left = iter(axes)
