@@ -96,9 +96,7 @@ def choices() -> list[UOp]:
 
 
 COUNTERS: dict[str, Callable[[], list[UOp]]] = {
-    "lift ADD": lambda: lifted(Ops.ADD),
-    "lift SUB": lambda: lifted(Ops.SUB),
-    "lift MUL": lambda: lifted(Ops.MUL),
+    "lift": lambda: [node for op in (Ops.ADD, Ops.SUB, Ops.MUL) for node in lifted(op)],
     "cast of cast": casts_of_casts, "compare": comparisons, "constant last": choices,
 }
 

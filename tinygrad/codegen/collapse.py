@@ -18,7 +18,14 @@ from tinygrad.codegen.predicate import mask_loads, reduce_identity
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, const, node
-from tinygrad.graph.symbolic import all_of, conjuncts, constant_folding, linear_terms
+from tinygrad.graph.symbolic import (
+    all_of,
+    conjuncts,
+    constant_folding,
+    is_index_less,
+    is_negation,
+    linear_terms,
+)
 from tinygrad.graph.uop import UOp
 
 
@@ -125,7 +132,7 @@ def _count(condition: UOp, kept: UOp, r: UOp) -> UOp | None:
 
 def _bound_of(condition: UOp, r: UOp) -> tuple[bool, UOp] | None:
     """(True, b) where the condition is r < b; (False, b) where it is b <= r; None where it is neither."""
-    if condition.op is not Ops.CMPLT or condition.src[0].dtype is not dtypes.index:
+    if not is_index_less(condition):
         return None
     found = _step_and_rest(condition.src[0] - condition.src[1], r)
     if found is None:
@@ -163,12 +170,10 @@ def _item_at(value: UOp, r: UOp, at: UOp, mask: UOp) -> UOp:
 def solved_for(condition: UOp, r: UOp) -> UOp | None:
     """x where the condition is r == x (or r + y == x + y), with x not depending on r: the one iteration for
     which it holds. A counter in a type that it overflows comes by several times, and has none."""
-    if not (condition.op is Ops.CMPNE and condition.src[1].op is Ops.CONST and condition.src[1].arg is True):
+    if not is_negation(condition) or condition.src[0].op is not Ops.CMPNE:
         return None
-    differ = condition.src[0]
-    if differ.op is not Ops.CMPNE:
-        return None
-    for here, there in (differ.src, differ.src[::-1]):
+    sides = condition.src[0].src
+    for here, there in (sides, sides[::-1]):
         counter = _counter_of(here)
         found = None if counter is None or r in there.ranges else _step_and_rest(counter, r)
         if counter is not None and found is not None:
@@ -228,54 +233,46 @@ def _fits(value: UOp, dtype: DType) -> bool:
     return dtype.is_int and int(dtype.min) <= low and high <= int(dtype.max)
 
 
-def _lifted(op: Ops) -> Rule:
+def _as_counter(value: UOp) -> UOp | None:
+    """An integer as index arithmetic: a constant, or what was cast to a type that holds it."""
+    if value.op is Ops.CONST and value.dtype.is_int:
+        return UOp.const(value.arg, dtypes.index)
+    is_cast = value.op is Ops.CAST and value.src[0].dtype is dtypes.index
+    return value.src[0] if is_cast and _fits(value.src[0], value.dtype) else None
+
+
+def _lifted(x: UOp, c: UOp, whole: UOp) -> UOp | None:
     """int32 arithmetic on a counter is index arithmetic, while no step of it wraps."""
-
-    def replace(x: UOp, c: UOp, whole: UOp) -> UOp | None:
-        counter = x.src[0]
-        is_counter = counter.dtype.scalar is dtypes.index and whole.dtype.scalar is not dtypes.index
-        if not is_counter or not c.dtype.is_int:
-            return None
-        result = counter.alu(op, UOp.const(c.arg, dtypes.index))
-        fits = _fits(counter, whole.dtype) and _fits(result, whole.dtype)
-        return result.cast(whole.dtype) if fits else None
-
-    return Rule(f"lift {op.name}", node(op, node(Ops.CAST, name="x"), const("c"), name="whole"), replace)
+    counter, number = _as_counter(x), _as_counter(c)
+    if counter is None or number is None:
+        return None
+    result = counter.alu(whole.op, number)
+    return result.cast(whole.dtype) if _fits(result, whole.dtype) else None
 
 
 def _cast_of_cast(x: UOp, whole: UOp) -> UOp | None:
-    counter = x.src[0]
-    integers = whole.dtype.is_int and x.dtype.is_int
-    exact = counter.dtype is dtypes.index and integers and _fits(counter, x.dtype)
-    return counter.cast(whole.dtype) if exact else None
+    counter = _as_counter(x)
+    return counter.cast(whole.dtype) if counter is not None and whole.dtype.is_int else None
 
 
-def _compare(a: UOp, b: UOp, whole: UOp) -> UOp | None:
+def _compare(whole: UOp) -> UOp | None:
     """Comparing two counters cast to one integer type is comparing the counters."""
-    if not a.dtype.is_int or a.dtype is dtypes.index:
-        return None
-    sides = []
-    for side in (a, b):
-        if side.op is Ops.CAST and side.src[0].dtype is dtypes.index and _fits(side.src[0], side.dtype):
-            sides.append(side.src[0])
-        elif side.op is Ops.CONST:
-            sides.append(UOp.const(side.arg, dtypes.index))
-    return sides[0].alu(whole.op, sides[1]) if len(sides) == 2 else None
+    a, b = map(_as_counter, whole.src)
+    return None if a is None or b is None else a.alu(whole.op, b)
 
 
 def _constant_last(condition: UOp, c: UOp, b: UOp) -> UOp | None:
     """A choice between a constant and a value says where the value is wanted: as a mask."""
-    is_of_places = condition.op is Ops.CMPLT and condition.src[0].dtype.scalar is dtypes.index
-    return condition.logical_not().where(b, c) if is_of_places and b.op is not Ops.CONST else None
+    is_mask = is_index_less(condition) and b.op is not Ops.CONST
+    return condition.logical_not().where(b, c) if is_mask else None
 
 
 counter_arithmetic = RewriteTable("arithmetic on loop counters", [
-    _lifted(Ops.ADD),
-    _lifted(Ops.SUB),
-    _lifted(Ops.MUL),
+    Rule("lift", node((Ops.ADD, Ops.SUB, Ops.MUL), node(Ops.CAST, name="x"), const("c"), name="whole"),
+         _lifted),
     Rule("cast of cast", node(Ops.CAST, node(Ops.CAST, name="x"), name="whole"), _cast_of_cast),
     Rule("constant last", node(Ops.WHERE, any_node("condition"), const("c"), any_node("b")), _constant_last),
-    Rule("compare", node(Family.COMPARE, any_node("a"), any_node("b"), name="whole"), _compare),
+    Rule("compare", node(Family.COMPARE, name="whole"), _compare),
 ])
 """Integer tensors made of loop counters become index arithmetic, which `symbolic` understands."""
 

@@ -275,6 +275,5 @@ def keep(key: Key, kernel: CompiledKernel) -> CompiledKernel:
 
 def kernel_name(nest: UOp) -> str:
     """What a kernel does and over which sizes: r_64_128 reduces, e_4096 does not."""
-    kind = "r" if any(n.op is Ops.REDUCE for n in nest.toposort()) else "e"
-    extents = [n.extent for n in nest.toposort() if n.op is Ops.RANGE]
-    return "_".join([kind, *map(str, extents)])
+    kind = "r" if nest.nodes_of(Ops.REDUCE) else "e"
+    return "_".join([kind, *(str(r.extent) for r in nest.nodes_of(Ops.RANGE))])

@@ -119,8 +119,7 @@ AS_VECTORS = (RangeKind.VECTOR, RangeKind.FRAGMENT)
 def vectorised(nest: UOp) -> UOp:
     """The nest with vectors in place of the values that change with a VECTOR or FRAGMENT range."""
     tiles = tiles_of(nest)
-    by_rows = {s for n in nest.toposort() if n.op is Ops.MMA and n.arg.by_rows
-               for s in n.src[:2] if s.op is Ops.LOAD}
+    by_rows = {s for n in nest.nodes_of(Ops.MMA) if n.arg.by_rows for s in n.src[:2] if s.op is Ops.LOAD}
     transposed: dict[tuple[UOp, ...], list[UOp]] = {}
     done: dict[UOp, UOp] = {}
 

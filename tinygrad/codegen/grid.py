@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tinygrad.codegen.predicate import unless_always
+from tinygrad.codegen.ranges import ZERO
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, all_of
@@ -116,8 +117,12 @@ class Grid:
         self.inside: dict[RangeKind, UOp] = {}
         """where the hardware has more blocks than there is work: the condition under which one has some"""
         nodes = nest.toposort()
-        self.exchanging = _exchanging_lanes(nodes)
-        self.lanes = self.exchanging | _lanes_of_units(nodes)
+        closed = (r for n in nodes if n.op is Ops.REDUCE for r in n.closed_ranges)
+        self.exchanging = frozenset(r for r in closed if r.kind is RangeKind.LOCAL)
+        """the ranges across lanes of a warp that REDUCEs close"""
+        of_units = (n.src[3] for n in nodes if n.op is Ops.MMA and n.src[3].op is Ops.RANGE)
+        self.lanes = self.exchanging.union(of_units)
+        """those, and the ranges across the lanes that hold the tiles of matrix units"""
         users = dict.fromkeys(n.ranges | frozenset(n.closed_ranges) for n in nodes)
 
         def rank(r: UOp) -> tuple[bool, int, int, int]:
@@ -221,7 +226,7 @@ class Grid:
     def own_part(self, stage: UOp) -> tuple[UOp, int]:
         """(this thread's number, how many there are) among the threads that each fill a part of their own of
         shared memory: those of the LOCAL ranges around the STAGE."""
-        number, count = UOp.const(0, dtypes.index), 1
+        number, count = ZERO, 1
         if stage.arg[1] is Memory.SHARED:
             around = [r for r in stage.ranges if r.kind is RangeKind.LOCAL]
             for r in sorted(around, key=lambda r: -self.stride[r]):
@@ -241,20 +246,9 @@ def _within(sizes: list[int], limits: GridLimits) -> bool:
 
 def _number(kind: RangeKind, sizes: list[int]) -> UOp:
     """The number that the indices along axes of these sizes make up."""
-    number, stride = UOp.const(0, dtypes.index), 1
+    number, stride = ZERO, 1
     for axis, size in enumerate(sizes):
         index = UOp.new(Ops.SPECIAL, dtypes.index, (), (f"{BLOCK_KINDS[kind]}{axis}", size))
         number = number + index * stride
         stride *= size
     return number
-
-
-def _lanes_of_units(nodes: Iterable[UOp]) -> frozenset[UOp]:
-    """The ranges across the lanes that hold the tiles of matrix units; none for a unit of one thread."""
-    return frozenset(node.src[3] for node in nodes if node.op is Ops.MMA and node.src[3].op is Ops.RANGE)
-
-
-def _exchanging_lanes(nodes: Iterable[UOp]) -> frozenset[UOp]:
-    """The ranges across lanes of a warp that REDUCEs close."""
-    closed = (r for node in nodes if node.op is Ops.REDUCE for r in node.closed_ranges)
-    return frozenset(r for r in closed if r.kind is RangeKind.LOCAL)

@@ -11,13 +11,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tinygrad.codegen.predicate import both, unless_always
-from tinygrad.dtype import dtypes
-from tinygrad.graph.ops import Ops
+from tinygrad.codegen.ranges import ZERO as ZERO
+from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.symbolic import TRUE, conjuncts
 from tinygrad.graph.uop import UOp
 from tinygrad.shape.shapetracker import ShapeTracker
-
-ZERO = UOp.const(0, dtypes.index)
 
 
 class Point(NamedTuple):
@@ -48,7 +46,7 @@ def shared_loops(depth: int, extents: tuple[int, ...], index: tuple[UOp, ...],
 
 def ranges_of(index: tuple[UOp, ...], valid: UOp | None) -> frozenset[UOp]:
     """The loops that an item at `index`, wanted where `valid` holds, changes with."""
-    found = frozenset[UOp]().union(*(i.ranges for i in index))
+    found = frozenset[UOp]().union(*[i.ranges for i in index])
     return found if valid is None else found | valid.ranges
 
 
@@ -111,6 +109,6 @@ def reduce_depth(root: UOp) -> dict[UOp, int]:
 def splat_value(value: UOp) -> UOp | None:
     """The CONST that `value` is a splat of: movement over it, and nothing else. None for what is stored first
     (CONTIGUOUS), whatever its items are; `graph/leaf_tensors.py` asks for their number."""
-    while value.op in (Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.SHRINK, Ops.STRIDE):
+    while value.op in Family.VIEW:
         value = value.src[0]
     return value if value.op is Ops.CONST else None

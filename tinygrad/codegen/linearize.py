@@ -24,16 +24,16 @@ from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, row_major, separate_loops, values_of
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import DType
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.passes import graph_pass
-from tinygrad.graph.symbolic.linear import UNKNOWN
+from tinygrad.graph.symbolic import UNKNOWN, constant
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod, round_up
 
 FILLED_LANES = 16
 """Items of memory in which something accumulates that get their first value at once."""
-ROOT = UOp.const(-1, dtypes.index)
+ROOT = constant(-1)
 """Stands for the body of the whole kernel, where a RANGE stands for the body of its loop."""
 
 
@@ -385,7 +385,7 @@ class _Linearizer:
         """Where value number `number` of this iteration goes."""
         closed = node.closed_ranges
         around = len(closed) - (node.arg[2] if len(node.arg) == 3 else 0)
-        places = [*closed[:around], UOp.const(number, dtypes.index), *closed[around:]]
+        places = [*closed[:around], constant(number), *closed[around:]]
         extents = [r.extent for r in closed]
         offset = row_major(places, [*extents[:around], len(values_of(node)), *extents[around:]])
         counters = {r: self.done[r] for r in closed}
@@ -465,7 +465,7 @@ def _reach_of_loads(nodes: Iterable[UOp]) -> dict[UOp, int]:
     """For each STAGE, the items up to the last one that a LOAD without a condition may touch."""
     reach: dict[UOp, int] = defaultdict(int)
     for node in nodes:
-        if node.op is Ops.LOAD and node.memory.op is Ops.STAGE and len(node.src[0].src) == 2:
+        if node.op is Ops.LOAD and node.memory.op is Ops.STAGE and node.mask is None:
             stage, offset = node.src[0].src
             lanes = 1 if offset.dtype.count > 1 else node.dtype.count
             last = _highest(offset)

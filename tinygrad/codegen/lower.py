@@ -24,7 +24,7 @@ from tinygrad.codegen.indexing import (
     through_movement,
 )
 from tinygrad.codegen.predicate import both, is_loaded_under
-from tinygrad.codegen.ranges import separate_loops
+from tinygrad.codegen.ranges import output_ranges, separate_loops
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.uop import UOp
@@ -194,9 +194,8 @@ def loops_outermost_first(sink: UOp) -> UOp:
     stands there, wherever that is.)
     """
     outputs = {frozenset(store.closed_ranges) for store in sink.src}
-    needed = {node.ranges for node in sink.toposort()
-              if node.op is Ops.REDUCE and node.ranges <= frozenset().union(*outputs)}
-    needed |= outputs
+    of_outputs = output_ranges(sink)
+    needed = outputs.union(n.ranges for n in sink.nodes_of(Ops.REDUCE) if n.ranges <= of_outputs)
 
     def rank(r: UOp) -> tuple[int, int, int]:
         return (-sum(r in loops for loops in outputs), -sum(r in loops for loops in needed), r.identity)

@@ -45,7 +45,7 @@ def parameter_like(value: UOp) -> UOp:
 def outlined(nest: UOp, lowered: Callable[[UOp], UOp]) -> UOp:
     """The nest with CALLs where it computes the same of more than `MOST_IN_PLACE` values; `lowered` gives a
     function's body in operations that the device has."""
-    costly = [n for n in nest.toposort() if n.op in Family.ELEMENTARY and n.dtype.scalar in WIDE_FLOATS]
+    costly = [n for n in nest.nodes_of(*Family.ELEMENTARY) if n.dtype.scalar in WIDE_FLOATS]
     if len(costly) <= MOST_IN_PLACE:
         return nest
     tree = Dominators(nest)

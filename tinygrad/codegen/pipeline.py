@@ -110,7 +110,7 @@ def _tile_loop(program: Sequence[UOp], start: int, end: int) -> _TileLoop | None
 
 def _is_copy(store: UOp) -> bool:
     value = store.src[1]
-    return _is_from_buffer(value) and len(store.src[0].src) == 2 and value.dtype.itemsize in COPY_BYTES
+    return _is_from_buffer(value) and store.mask is None and value.dtype.itemsize in COPY_BYTES
 
 
 def _is_from_buffer(node: UOp) -> bool:

@@ -8,7 +8,6 @@ outside of its memory, or a closed form picks, is said with these, and with noth
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from tinygrad.codegen.contraction import product_in
 from tinygrad.dtype import DType, dtypes
@@ -17,17 +16,10 @@ from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.machine import NARROW_FLOATS
 
-IDENTITY_OF: Final[dict[Ops, Callable[[DType], int | float | bool]]] = {
-    Ops.ADD: lambda dtype: 0,
-    Ops.MULACC: lambda dtype: 0,
-    Ops.MUL: lambda dtype: 1,
-    Ops.MAX: lambda dtype: dtype.scalar.min,
-}
-
 
 def reduce_identity(op: Ops, dtype: DType) -> UOp:
     """The value that leaves any other as it is under `op`."""
-    return UOp.const(IDENTITY_OF[op](dtype), dtype)
+    return UOp.const(dtype.scalar.min if op is Ops.MAX else int(op is Ops.MUL), dtype)
 
 
 def both(a: UOp | None, b: UOp | None) -> UOp | None:
@@ -102,7 +94,7 @@ def mask_store(store: UOp, mask: UOp) -> UOp:
 
 def is_loaded_under(value: UOp, mask: UOp) -> bool:
     """Whether `value` is a load under this very mask, and so zero where it does not hold."""
-    return value.op is Ops.LOAD and len(value.src[0].src) == 3 and value.src[0].src[2] is mask
+    return value.op is Ops.LOAD and value.mask is mask
 
 
 def zero_unless(mask: UOp, value: UOp) -> UOp:

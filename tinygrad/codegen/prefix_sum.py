@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import mask_of
 from tinygrad.codegen.predicate import reduce_identity
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, is_plain
-from tinygrad.dtype import dtypes
+from tinygrad.codegen.ranges import ACCUMULATING, ZERO, fresh_identity, is_plain
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.symbolic import TRUE, all_of, conjuncts, linear_terms
+from tinygrad.graph.symbolic import TRUE, all_of, conjuncts, is_index_less, linear_terms
 from tinygrad.graph.uop import UOp
 
 
@@ -30,8 +29,7 @@ class PrefixSum:
 def prefix_sums(nest: UOp) -> list[PrefixSum]:
     """Those along loops over outputs of which every reduction that changes with the loop is one, but for
     those of which such a one reduces the results."""
-    nodes = nest.toposort()
-    candidates = [n for n in nodes if n.op is Ops.REDUCE and len(n.src) == 2 and is_plain(n.src[1])
+    candidates = [n for n in nest.nodes_of(Ops.REDUCE) if len(n.src) == 2 and is_plain(n.src[1])
                   and n.arg is not Ops.MULACC]
     if not candidates:
         return []
@@ -50,7 +48,7 @@ def prefix_sums(nest: UOp) -> list[PrefixSum]:
 
 def _loops_of_outputs_alone(nest: UOp) -> list[UOp]:
     """The loops that every STORE closes, and nothing else."""
-    inside = {r for n in nest.toposort() if n.op in ACCUMULATING for r in n.closed_ranges}
+    inside = {r for n in nest.nodes_of(*ACCUMULATING) for r in n.closed_ranges}
     return [r for r in nest.src[0].closed_ranges if is_plain(r) and r not in inside
             and all(r in store.closed_ranges for store in nest.src)]
 
@@ -76,7 +74,7 @@ def _last_of_window(reduce: UOp, loop: UOp, fresh: int) -> UOp | None:
     mask = _mask(by_place, reduce)
     if mask is None:
         return None
-    before = UOp.range(k.extent - 1, fresh + 1) if k.extent > 2 else UOp.const(0, dtypes.index)
+    before = UOp.range(k.extent - 1, fresh + 1) if k.extent > 2 else ZERO
     holds = mask.substitute({place: before})
     if holds.op is not Ops.CONST or holds.arg:
         return None
@@ -91,7 +89,7 @@ def _on_diagonal(reduce: UOp, loop: UOp) -> UOp | None:
     if mask is None or loop in value.src[1].ranges:
         return None
     below = [c for c in conjuncts(mask) if loop in c.ranges]
-    if len(below) != 1 or below[0].op is not Ops.CMPLT or below[0].src[0].dtype.scalar is not dtypes.index:
+    if len(below) != 1 or not is_index_less(below[0]):
         return None
     terms, constant = linear_terms(below[0].src[0] - below[0].src[1])
     if terms != {k: 1, loop: -1} or constant != -1:
@@ -106,6 +104,6 @@ def _mask(value: UOp, reduce: UOp) -> UOp | None:
     if value.op is Ops.CAST and reduce.arg is Ops.ADD:
         value = value.src[0]
     identity = reduce_identity(reduce.arg, value.dtype)
-    if value.op is Ops.LOAD and identity.is_zero and len(value.src[0].src) == 3:
-        return value.src[0].src[2]
+    if value.op is Ops.LOAD and identity.is_zero:
+        return value.mask
     return mask_of(value, identity)

@@ -58,7 +58,7 @@ def output_ranges(nest: UOp) -> frozenset[UOp]:
 
 def reduces_in(value: UOp) -> list[UOp]:
     """The REDUCEs that end loops in a value or nest, sources first."""
-    return [n for n in value.toposort() if n.op is Ops.REDUCE and n.closed_ranges]
+    return [n for n in value.nodes_of(Ops.REDUCE) if n.closed_ranges]
 
 
 def range_named(nest: UOp, identity: int) -> UOp:

@@ -20,7 +20,7 @@ _PASSED_ON = frozenset({Ops.VECTORIZE, Ops.EXTRACT, Ops.SHUFFLE, Ops.CAST, Ops.M
 
 def with_weights_marked(nest: UOp) -> UOp:
     """The nest with those powers marked."""
-    largest = {n: m for n in nest.toposort() if n.op is Ops.EXP2 and (m := _largest_of_row(n)) is not None}
+    largest = {n: m for n in nest.nodes_of(Ops.EXP2) if (m := _largest_of_row(n)) is not None}
     if not largest:
         return nest
     seen = nest.toposort(stop=_is_sum)
@@ -56,9 +56,5 @@ def _largest_of_row(power: UOp) -> UOp | None:
     number, largest = difference.src
     parts = [n for n in largest.toposort(stop=lambda n: n.op not in _PASSED_ON) if n.op not in _PASSED_ON]
     are_largest = all(n.op is Ops.REDUCE and n.arg is Ops.MAX for n in parts)
-    return largest if are_largest and _memory(number) <= _memory(largest) else None
-
-
-def _memory(value: UOp) -> set[UOp]:
-    """The buffers that a value is made from."""
-    return {n for n in value.toposort() if n.op is Ops.PARAM}
+    is_of_row = set(number.nodes_of(Ops.PARAM)).issubset(largest.nodes_of(Ops.PARAM))
+    return largest if are_largest and is_of_row else None

@@ -11,13 +11,11 @@ contraction's tile, whose lanes run down columns), are shuffled into a short run
 """
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.graph.symbolic import linear_terms
+from tinygrad.graph.symbolic import constant, linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.matrix_units import ROW_BYTES
 
@@ -31,24 +29,29 @@ Tiles = dict[UOp, tuple[tuple[UOp, ...], int]]
 
 def tiles_of(nest: UOp) -> Tiles:
     """The LOADs along lanes that jump, where as many of them as there are lanes read a square tile."""
-    groups: dict[tuple[UOp, UOp, UOp, Jump], dict[int, UOp]] = defaultdict(dict)
-    for node in nest.toposort():
-        lanes = [r for r in node.ranges if r.kind is RangeKind.VECTOR] if _is_whole(node) else []
-        if len(lanes) != 1:
-            continue
-        memory, offset = node.src[0].src
-        jump = jump_of(offset, lanes[0])
-        if jump is not None and jump.step != jump.together:
-            constant = linear_terms(offset).constant
-            groups[memory, offset - constant, lanes[0], jump][constant] = node
     tiles: Tiles = {}
-    for (_, _, lane, jump), loads in groups.items():
-        for first in sorted(loads):
+    for lane, jump, loads in _beside_each_other(filter(_is_whole, nest.toposort())):
+        for first in sorted(loads) if jump.step != jump.together else ():
             run = [loads.get(first + k) for k in range(0, lane.extent, jump.together)]
             if all(load is not None and load not in tiles for load in run):
                 tile = tuple(load for load in run if load is not None)
                 tiles.update({load: (tile, k) for k, load in enumerate(tile)})
     return tiles
+
+
+def _beside_each_other(accesses: Iterable[UOp]) -> Iterable[tuple[UOp, Jump, dict[int, UOp]]]:
+    """The LOADs or STOREs along one lane that jumps, in groups whose places differ by a number of items only:
+    the lane, how it jumps, and each by that number."""
+    groups: dict[tuple[UOp, ...], tuple[UOp, Jump, dict[int, UOp]]] = {}
+    for node in accesses:
+        lanes = [r for r in (*node.ranges, *node.src[2:]) if r.kind is RangeKind.VECTOR]
+        memory, offset = node.src[0].src
+        jump = jump_of(offset, lanes[0]) if len(lanes) == 1 else None
+        if jump is not None:
+            constant = linear_terms(offset).constant
+            alike = memory, offset - constant, lanes[0], *node.src[2:]
+            groups.setdefault(alike, (lanes[0], jump, {}))[2][constant] = node
+    return groups.values()
 
 
 def _is_whole(node: UOp) -> bool:
@@ -58,14 +61,14 @@ def _is_whole(node: UOp) -> bool:
 
 def in_each_lane(value: UOp, lane: UOp) -> list[UOp]:
     """What an expression is in each iteration of `lane`."""
-    return [value.substitute({lane: UOp.const(i, dtypes.index)}) for i in range(lane.extent)]
+    return [value.substitute({lane: constant(i)}) for i in range(lane.extent)]
 
 
 def at_lane(offset: UOp, lane: UOp, number: int, done: dict[UOp, UOp]) -> UOp:
     """`offset` in one lane, over what became (`done`) of the values in it that are the same in all lanes."""
     same = [n for n in offset.toposort(stop=lambda n: lane not in n.ranges) if lane not in n.ranges]
     known = {n: done[n] for n in same if n in done}
-    return offset.substitute({lane: UOp.const(number, dtypes.index), **known})
+    return offset.substitute({lane: constant(number), **known})
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ def interleaved_vector(load: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp | None
 def rows_of_tile(load: UOp, lane: UOp) -> tuple[int, ...] | None:
     """How many items after the first one each element of a tile lies, where a LOAD reads the tile's rows from
     places a fixed distance apart; None where it does otherwise, or all lie side by side."""
-    places = lane_places(load.offset, lane) if len(load.src[0].src) == 2 else None
+    places = lane_places(load.offset, lane) if load.mask is None else None
     length = ROW_BYTES // load.dtype.itemsize
     if places is None or places[length] == length or \
             places != tuple(i // length * places[length] + i % length for i in range(lane.extent)):
@@ -234,18 +237,10 @@ def stored_by_runs(stores: Sequence[UOp], vectors: Sequence[UOp], done: dict[UOp
 
 def _runs_of_stores(stores: Sequence[UOp]) -> Iterator[tuple[list[UOp], UOp]]:
     """STOREs along a lane that jumps, beside each other and as many as a power of two, and that lane."""
-    groups: dict[tuple[UOp, int, tuple[UOp, ...]], dict[int, UOp]] = defaultdict(dict)
-    for store in stores:
-        lanes = [r for r in store.closed_ranges if r.kind is RangeKind.VECTOR]
-        if len(lanes) != 1 or store.mask is not None or store.arg is not None:
-            continue
-        jump = jump_of(store.offset, lanes[0])
-        if jump is not None and jump.together == 1 and lanes[0] in store.src[1].ranges:
-            constant = linear_terms(store.offset).constant
-            around = (store.memory, store.offset - constant, *store.closed_ranges)
-            groups[lanes[0], abs(jump.step), around][constant] = store
-    for (lane, step, _), found in groups.items():
-        most = min(lane.extent & -lane.extent, step)
+    whole = [store for store in stores if len(store.src[0].src) == 2 and store.arg is None]
+    for lane, jump, near in _beside_each_other(whole):
+        found = {at: s for at, s in near.items() if jump.together == 1 and lane in s.src[1].ranges}
+        most = min(lane.extent & -lane.extent, abs(jump.step))
         places = sorted(found)
         while places:
             length = next((i for i, place in enumerate(places) if place != places[0] + i), len(places))

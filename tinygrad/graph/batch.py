@@ -48,13 +48,10 @@ def is_unknown(uop: UOp) -> bool:
     return _state.depth > 0 and DEPENDS_ON_PLACEHOLDER.of(uop)
 
 
-def _depends_on_placeholder(node: UOp) -> bool:
-    """Whether a placeholder is below, or this is one."""
-    here = node.op is Ops.BUFFER and node.storage.is_placeholder
-    return here or any([DEPENDS_ON_PLACEHOLDER.of(s) for s in node.src])
-
-
-DEPENDS_ON_PLACEHOLDER: Synthesized[bool] = Synthesized(_depends_on_placeholder, "_has_placeholder")
+DEPENDS_ON_PLACEHOLDER: Synthesized[bool] = Synthesized(
+    lambda node: (node.op is Ops.BUFFER and node.storage.is_placeholder)
+    or any([DEPENDS_ON_PLACEHOLDER.of(s) for s in node.src]), "_has_placeholder")
+"""Whether a placeholder is below, or this is one."""
 
 
 def placeholder(device: str, shape: Shape, dtype: DType) -> UOp:
@@ -110,7 +107,7 @@ def _over_batch(node: UOp, src: tuple[UOp, ...], size: int, values: Mapping[UOp,
     if node.op is Ops.COPY and isinstance(node.arg, Sharding):
         return src[0].shard(node.arg.moved_axes(1))
     if node.op in SAME_ARGUMENT:
-        return UOp.new(node.op, node.dtype, src, node.arg)
+        return node.replace(src=src)
     if node.op is Ops.REDUCE:
         op, axes = node.arg
         return UOp.new(Ops.REDUCE, node.dtype, src, (op, tuple(axis + 1 for axis in axes)))

@@ -53,7 +53,7 @@ def _where(g: UOp, node: UOp) -> SourceGradients:
 
 
 def _mul(g: UOp, node: UOp) -> SourceGradients:
-    a, b = node.src
+    a, b = node.src[:2]
     return _scaled(g, Ops.MUL, b), _scaled(g, Ops.MUL, a)
 
 
@@ -66,8 +66,8 @@ def _fdiv(g: UOp, node: UOp) -> SourceGradients:
 def _scaled(g: UOp, op: Ops, factor: UOp) -> UOp:
     """`g` times or over `factor`. Where a mask made of positions (causal attention) has set `g` to zero, the
     result is zero too, whatever the factor; said so, its sums need not run there."""
-    masked = _masked_by_position(g)
-    if masked is None:
+    masked = _masked(g)
+    if masked is None or not _is_positional(masked[0]):
         return g.alu(op, factor)
     condition, value = masked
     return condition.where(value.alu(op, factor), 0)
@@ -82,12 +82,6 @@ def _exp2(g: UOp, node: UOp) -> SourceGradients:
     return (condition.where(value * node * LN2, 0),)
 
 
-def _masked_by_position(g: UOp) -> tuple[UOp, UOp] | None:
-    """As `_masked`, with a condition made of positions."""
-    masked = _masked(g)
-    return masked if masked is not None and _is_positional(masked[0]) else None
-
-
 def _masked(g: UOp) -> tuple[UOp, UOp] | None:
     """(condition, value) of a `g` that is zero where the condition does not hold."""
     moves = []
@@ -98,7 +92,7 @@ def _masked(g: UOp) -> tuple[UOp, UOp] | None:
         return None
     condition, value = g.src[:2]
     for move in reversed(moves):
-        value = UOp.new(move.op, move.dtype, (value,), move.arg)
+        value = move.replace(src=(value,))
         if move.op is not Ops.CAST:
             condition = UOp.new(move.op, condition.dtype, (condition,), move.arg)
     return condition, value
@@ -119,11 +113,6 @@ def _is_positional(condition: UOp) -> bool:
         stack.extend(s for s in node.src if s not in seen)
         seen.update(node.src)
     return True
-
-
-def _mulacc(g: UOp, node: UOp) -> SourceGradients:
-    a, b, _ = node.src
-    return _scaled(g, Ops.MUL, b), _scaled(g, Ops.MUL, a), g
 
 
 def _reduce(g: UOp, node: UOp) -> SourceGradients:
@@ -231,7 +220,7 @@ GRADIENT_RULES: dict[Ops, GradientRule] = {
     Ops.FDIV: _fdiv,
     Ops.MAX: _max_of_two,
     Ops.WHERE: _where,
-    Ops.MULACC: _mulacc,
+    Ops.MULACC: lambda g, node: (*_mul(g, node), g),
     Ops.REDUCE: _reduce,
     **MOVEMENT_RULES,
     Ops.CONTIGUOUS: lambda g, node: (g,),

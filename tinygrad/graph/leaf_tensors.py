@@ -24,7 +24,7 @@ def storage_view(uop: UOp) -> UOp | None:
     viewed = uop.viewed
     if viewed.op is Ops.BUFFER:
         return uop
-    if is_detached_memory(uop):
+    if viewed.op is Ops.DETACH and uop.flags & MEMORY:  # as a constant to gradients
         return storage_view(without_detaches(uop))
     if viewed.op is Ops.CONST:
         return None
@@ -54,11 +54,6 @@ def without_detaches(uop: UOp) -> UOp:
     if viewed.op is not Ops.DETACH or viewed.arg is not None:
         return uop
     return uop.substitute({viewed: without_detaches(viewed.src[0])})
-
-
-def is_detached_memory(uop: UOp) -> bool:
-    """Whether `uop` is a view of memory, or of memory about to be overwritten, as a constant to gradients."""
-    return uop.flags & MEMORY != 0 and uop.viewed.op is Ops.DETACH
 
 
 def below_detaches(uop: UOp) -> UOp:

@@ -10,8 +10,7 @@ the listing, not after its identity), so the same computation prints the same ev
 """
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -396,57 +395,40 @@ class _ProgramPrinter(_Names):
     def __init__(self, program: Sequence[UOp]) -> None:
         super().__init__()
         self.program = program
-        self.register_stores: dict[UOp, list[int]] = {}
-        for at, node in enumerate(program):
-            if node.op is Ops.STORE:
-                self.register_stores.setdefault(node.src[0], []).append(at)
         self.inlined = self.find_inlined()
 
     def find_inlined(self) -> set[int]:
         """The places in the program whose value is written at its one use."""
-        loop_of = self.loops()
-        uses: dict[int, list[int]] = {}
+        uses: dict[int, list[int]] = defaultdict(list)
+        stores: dict[UOp, list[int]] = defaultdict(list)
         listed: dict[UOp, int] = {}
+        loops, loop_of = [-1], []
         for at, node in enumerate(self.program):
             for source in node.src:
-                uses.setdefault(listed.get(source, -1), []).append(at)
+                uses[listed.get(source, -1)].append(at)
             listed[node] = at
-        inlined: set[int] = set()
-        written_at: dict[int, int] = {}
-        for at in range(len(self.program) - 1, -1, -1):
-            node, consumers = self.program[at], uses.get(at, [])
-            written_at[at] = at
-            if len(consumers) != 1 or loop_of[at] != loop_of[consumers[0]] or not self.movable(node):
-                continue
-            place = written_at[consumers[0]]
-            if node.op is Ops.LOAD and self.stored_between(node.src[0], at, place):
-                continue
-            inlined.add(at)
-            written_at[at] = place
-        return inlined
-
-    def loops(self) -> list[int]:
-        """For each place, the place of the innermost loop around it, -1 for none."""
-        found: list[int] = []
-        open_loops = [-1]
-        for at, node in enumerate(self.program):
-            if node.op is Ops.END and len(open_loops) > 1:
-                open_loops.pop()
-            found.append(open_loops[-1])
+            if node.op is Ops.STORE:
+                stores[node.src[0]].append(at)
+            if node.op is Ops.END and len(loops) > 1:
+                loops.pop()
+            loop_of.append(loops[-1])
             if node.op is Ops.RANGE:
-                open_loops.append(at)
-        return found
+                loops.append(at)
+        written_at: dict[int, int] = {}
+        for at in reversed(range(len(self.program))):
+            node, consumers = self.program[at], uses[at]
+            written_at[at] = at
+            if len(consumers) == 1 and loop_of[at] == loop_of[consumers[0]] and self.movable(node):
+                place = written_at[consumers[0]]
+                if node.op is not Ops.LOAD or not any(at < store < place for store in stores[node.src[0]]):
+                    written_at[at] = place
+        return {at for at, place in written_at.items() if place != at}
 
     def movable(self, node: UOp) -> bool:
         if node.op is Ops.LOAD:
             return node.src[0].op is Ops.REGISTER and node.dtype is not dtypes.index
         lanes = (Ops.VECTORIZE, Ops.SHUFFLE, Ops.EXTRACT, Ops.REDUCE)
         return node.op in Family.ELEMENTWISE or node.op in lanes
-
-    def stored_between(self, register: UOp, start: int, end: int) -> bool:
-        stores = self.register_stores.get(register, [])
-        at = bisect_right(stores, start)
-        return at < len(stores) and stores[at] < end
 
     def lines(self) -> list[str]:
         result: list[str] = []

@@ -6,7 +6,7 @@ message.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,17 +25,13 @@ def _reduced_shape(node: UOp) -> Shape:
     return tuple(1 if i in node.arg[1] else n for i, n in enumerate(node.src[0].shape))
 
 
-def _joined_shape(node: UOp) -> Shape:
-    first, *rest = node.src[0].shape
-    return (len(node.src) * first, *rest)
-
-
 _AS_THE_FIRST: Final = Family.ELEMENTWISE | {
     Ops.CONTIGUOUS, Ops.DETACH, Ops.ASSIGN, Ops.COPY, Ops.CUSTOM_GRADIENT, Ops.LIVE_OUT}
 
 SHAPES: Final[dict[Ops, Callable[[UOp], Shape]]] = {
     **dict.fromkeys(_AS_THE_FIRST, lambda n: n.src[0].shape),
-    Ops.COLLECTIVE: lambda n: n.src[0].shape if n.arg[1] else _joined_shape(n),
+    Ops.COLLECTIVE: lambda n: n.src[0].shape if n.arg[1] else (
+        len(n.src) * n.src[0].shape[0], *n.src[0].shape[1:]),
     Ops.BUFFER: lambda n: (n.arg.size,) if n.arg.layout is None else n.arg.layout.shape,
     Ops.PARAM: lambda n: (n.arg[1],),
     Ops.REDUCE: _reduced_shape,
@@ -48,9 +44,8 @@ SHAPES: Final[dict[Ops, Callable[[UOp], Shape]]] = {
 """The shape of the tensor that a node stands for; () where there is no rule: loop-nest and program nodes."""
 
 
-def inverse_permutation(order: Sequence[int]) -> tuple[int, ...]:
-    """The order that undoes `order`."""
-    return argsort(order)
+inverse_permutation: Final = argsort
+"""The order that undoes another one."""
 
 
 # --- what is refused ----------------------------------------------------------------------------------------
@@ -68,11 +63,12 @@ def elementwise_dtype(op: Ops, src: tuple[UOp, ...]) -> DType:
         if s.device is not device:
             apart = apart or (device is not None and s.device is not None and s.device != device)
             device = s.device or device
+    is_chosen = op is not Ops.WHERE or src[0].dtype is dtypes.bool.vec(dtype.count)
     for v in values:
-        if v.dtype is not dtype:
+        if v.dtype is not dtype or not is_chosen:
             raise TypeError(f"{op.name} takes equal dtypes, got {', '.join(str(s.dtype) for s in src)}")
-    if op in _PARTICULAR:
-        _check_dtype(op, dtype, src)
+    if op in _TAKES and not _TAKES[op][1](dtype):
+        raise TypeError(f"{op.name} takes {_TAKES[op][0]}, got {dtype}")
     if apart:
         devices = {s.device for s in src} - {None}
         places = ", ".join(sorted(map(str, devices)))
@@ -82,18 +78,12 @@ def elementwise_dtype(op: Ops, src: tuple[UOp, ...]) -> DType:
     return dtypes.bool.vec(dtype.count) if op in Family.COMPARE else dtype
 
 
-_PARTICULAR = Family.FLOAT_ONLY | Family.BITWISE | Family.INT_ONLY | {Ops.WHERE}
-"""Operations that do not take every dtype."""
-
-
-def _check_dtype(op: Ops, dtype: DType, src: tuple[UOp, ...]) -> None:
-    """Raise TypeError where `op` does not take values of this dtype, or WHERE its condition."""
-    if op is Ops.WHERE and src[0].dtype is not dtypes.bool.vec(dtype.count):
-        raise TypeError(f"{op.name} takes equal dtypes, got {', '.join(str(s.dtype) for s in src)}")
-    if (op in Family.FLOAT_ONLY and not dtype.is_float) or (op in Family.INT_ONLY and not dtype.is_int):
-        raise TypeError(f"{op.name} takes {'floats' if op in Family.FLOAT_ONLY else 'integers'}, got {dtype}")
-    if op in (Ops.AND, Ops.OR, Ops.XOR) and dtype.is_float:
-        raise TypeError(f"{op.name} takes integers or bools, got {dtype}")
+_TAKES: dict[Ops, tuple[str, Callable[[DType], bool]]] = {
+    **dict.fromkeys(Family.FLOAT_ONLY, ("floats", lambda dtype: dtype.is_float)),
+    **dict.fromkeys(Family.INT_ONLY, ("integers", lambda dtype: dtype.is_int)),
+    **dict.fromkeys((Ops.AND, Ops.OR, Ops.XOR), ("integers or bools", lambda dtype: not dtype.is_float)),
+}
+"""What operations that do not take every dtype take, in words and as a check."""
 
 
 def check_movement(op: Ops, shape: Shape, argument: Any) -> None:

@@ -216,7 +216,7 @@ def largest_shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 def variables_in(node: UOp) -> list[UOp]:
     """The VARIABLEs of an expression."""
-    return [n for n in node.toposort() if n.op is Ops.VARIABLE]
+    return node.nodes_of(Ops.VARIABLE)
 
 
 def value_of(size: Any) -> int:

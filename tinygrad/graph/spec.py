@@ -7,7 +7,8 @@ that after each pass, normal runs with `CHECK=1`.
 
 In a rule's form, `x*` is any number of x, `x+` at least one, `x?` at most one, `x | y` either, and a word in
 lower case any value of that kind: `int` an index, `bool` a condition, `vector` a value of several lanes,
-`value` any. So a form is nearly a regular expression over words for the sources, and is read as one.
+`same` one of the node's own dtype, `value` any. So a form is nearly a regular expression over words for the
+sources, and is read as one.
 """
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class Production:
 
     def allows(self, node: UOp) -> bool:
         """Whether a node of these ops is written so."""
-        return self.sources.fullmatch("".join(map(_described, node.src))) is not None and self.holds(node)
+        sources = "".join([_described(source, node.dtype) for source in node.src])
+        return self.sources.fullmatch(sources) is not None and self.holds(node)
 
     def __str__(self) -> str:
         return f"{self.form:<48} {self.note}".rstrip()
@@ -63,10 +65,11 @@ def _source_pattern(words: re.Match[str]) -> str:
     return rf"(?:[^;]*\b(?:{words[0].replace(' | ', '|')})\b[^;]*;)"
 
 
-def _described(source: UOp) -> str:
-    """The words of forms that a source is one of."""
+def _described(source: UOp, dtype: DType) -> str:
+    """The words of forms that a source of a node of this dtype is one of."""
     kind = "int" if _int(source) else "bool" if source.dtype.is_bool else ""
-    return f"{source.op.name} value {kind} {'' if _scalar(source) else 'vector'};"
+    same = "same" if source.dtype is dtype else ""
+    return f"{source.op.name} value {kind} {same} {'' if _scalar(source) else 'vector'};"
 
 
 class Grammar:
@@ -86,14 +89,6 @@ class Grammar:
 
 
 # --- words of the checks --------------------------------------------------------------------------
-
-
-def _same_dtype(node: UOp) -> bool:
-    return all(s.dtype is node.dtype for s in node.src)
-
-
-def _ops(sources: Sequence[UOp], *ops: Ops) -> bool:
-    return all(s.op in ops for s in sources)
 
 
 def _int(node: UOp) -> bool:
@@ -149,8 +144,8 @@ _GENERATED = (
     Production("DP4A(value, value, value)", "of int32",
                lambda n: _elementwise(n) and n.dtype.scalar is dtypes.int32),
     Production("LDEXP(value, value)", "of one float dtype", _elementwise),
-    Production("CALL(value)", "arg: the CalledFunction, of a value of the same dtype",
-               lambda n: _same_dtype(n) and n.arg.parameter.dtype is n.dtype),
+    Production("CALL(same)", "arg: the CalledFunction, of a value of that dtype",
+               lambda n: n.arg.parameter.dtype is n.dtype),
 )
 """What only generated code has."""
 
@@ -159,7 +154,7 @@ _GENERATED = (
 
 
 def _tensor_reduce(node: UOp) -> bool:
-    if not (_same_dtype(node) and isinstance(node.arg, tuple) and len(node.arg) == 2):
+    if not (isinstance(node.arg, tuple) and len(node.arg) == 2):
         return False
     op, axes = node.arg
     inside = {a for a in axes if 0 <= a < len(node.src[0].shape)}
@@ -167,23 +162,20 @@ def _tensor_reduce(node: UOp) -> bool:
 
 
 def _movement(node: UOp) -> bool:
-    value, *moves = node.src
     try:
-        check_movement(node.op, value.shape, node.arg)
+        check_movement(node.op, node.src[0].shape, node.arg)
     except ValueError:
         return False
-    return value.dtype is node.dtype and len(moves) in (0, len(node.arg))
+    return len(node.src) in (1, 1 + len(node.arg))
 
 
 def _collective(node: UOp) -> bool:
     device, op = node.arg
-    same = _same_dtype(node) and len({s.shape for s in node.src}) == 1
-    return same and device in [s.device for s in node.src] and (op is None or op in Family.REDUCING)
+    return _one_shape(node) and device in [s.device for s in node.src] and op in Family.REDUCING | {None}
 
 
-def _live_out(node: UOp) -> bool:
-    value, condition = node.src
-    return value.dtype is node.dtype and condition.shape == value.shape
+def _one_shape(node: UOp) -> bool:
+    return len({s.shape for s in node.src}) == 1
 
 
 def _assign(node: UOp) -> bool:
@@ -191,7 +183,7 @@ def _assign(node: UOp) -> bool:
     through = Family.MOVEMENT if value.op is Ops.LIVE_OUT else Family.VIEW  # zeros beside it stay
     while target.op in through or target.op in (Ops.DETACH, Ops.ASSIGN):
         target = target.src[0]
-    return _same_dtype(node) and node.src[0].shape == value.shape and _ops([target], Ops.BUFFER, Ops.PARAM)
+    return _one_shape(node) and target.op in (Ops.BUFFER, Ops.PARAM)
 
 
 def _only_scalars(nodes: Sequence[UOp]) -> None:
@@ -200,9 +192,9 @@ def _only_scalars(nodes: Sequence[UOp]) -> None:
             raise SpecError(f"tensor_graph: {node} is a vector; only generated code has those")
 
 
-def _same_with(*kinds: type) -> Check:
-    """The value of its source, and an argument of one of these types."""
-    return lambda node: _same_dtype(node) and isinstance(node.arg, kinds)
+def _with(*kinds: type) -> Check:
+    """An argument of one of these types."""
+    return lambda node: isinstance(node.arg, kinds)
 
 
 _PARAM = Production("PARAM", "arg (slot, items): a buffer of the kernel", _sized)
@@ -211,27 +203,27 @@ _VARIABLE = Production("VARIABLE", "arg (name, low, high, value?); an int",
 _CONSTANT = Production("CONST", "arg: the number, or one a lane", _constant)
 
 TENSOR_GRAPH = Grammar("tensor_graph", (
-    Production("BUFFER", "arg BufferSpec", lambda n: isinstance(n.arg, BufferSpec)),
+    Production("BUFFER", "arg BufferSpec", _with(BufferSpec)),
     _PARAM,
     Production("CONST", "arg: the number", _constant),
     _VARIABLE,
-    Production("COPY(value)", "arg: the device, or a Sharding of several", _same_with(str, Sharding)),
-    Production("COLLECTIVE(value+)", "arg: (device, ADD | MAX | MUL | None)", _collective),
+    Production("COPY(same)", "arg: the device, or a Sharding of several", _with(str, Sharding)),
+    Production("COLLECTIVE(same+)", "arg: (device, ADD | MAX | MUL | None)", _collective),
     *_ELEMENTWISE,
-    Production("REDUCE(value)", "arg (ADD | MAX | MUL, axes in order)", _tensor_reduce),
-    Production("RESHAPE(value)", "arg: a shape of as many items", _movement),
-    Production("PERMUTE(value)", "arg: an order of the axes", _movement),
-    Production("EXPAND(value)", "arg: a shape; only axes of size 1 grow", _movement),
-    Production("PAD(value)", "arg: (before, after) >= 0 for each axis", _movement),
-    Production("SHRINK(value, int*)", "arg: (start, end) within each axis; ints: moves", _movement),
-    Production("STRIDE(value)", "arg: a step other than 0 for each axis", _movement),
-    Production("CONTIGUOUS(value)", "arg: None, or an AxisOrder", _same_with(NoneType, AxisOrder)),
-    Production("LIVE_OUT(value, bool)", "the value where the condition holds: all that is live out",
-               _live_out),
-    Production("DETACH(value)", "arg: None, or the identity of a leaf", _same_with(NoneType, int)),
-    Production("ASSIGN(value, value)", "into a view of a BUFFER or PARAM; of one shape and dtype", _assign),
-    Production("CUSTOM_GRADIENT(value, value+)", "arg: the function that gives the other values' gradients",
-               lambda n: n.dtype is n.src[0].dtype and callable(n.arg)),
+    Production("REDUCE(same)", "arg (ADD | MAX | MUL, axes in order)", _tensor_reduce),
+    Production("RESHAPE(same)", "arg: a shape of as many items", _movement),
+    Production("PERMUTE(same)", "arg: an order of the axes", _movement),
+    Production("EXPAND(same)", "arg: a shape; only axes of size 1 grow", _movement),
+    Production("PAD(same)", "arg: (before, after) >= 0 for each axis", _movement),
+    Production("SHRINK(same, int*)", "arg: (start, end) within each axis; ints: moves", _movement),
+    Production("STRIDE(same)", "arg: a step other than 0 for each axis", _movement),
+    Production("CONTIGUOUS(same)", "arg: None, or an AxisOrder", _with(NoneType, AxisOrder)),
+    Production("LIVE_OUT(same, bool)", "the value where the condition holds: all that is live out",
+               _one_shape),
+    Production("DETACH(same)", "arg: None, or the identity of a leaf", _with(NoneType, int)),
+    Production("ASSIGN(same, same)", "into a view of a BUFFER or PARAM, of one shape", _assign),
+    Production("CUSTOM_GRADIENT(same, value+)", "arg: the function that gives the other values' gradients",
+               lambda n: callable(n.arg)),
     Production("SINK(value*)", ""),
 ), _only_scalars)
 """What `Tensor` builds and the scheduler takes apart."""
@@ -286,7 +278,7 @@ def _reduce_lanes(node: UOp) -> bool:
 
 
 def _exchange(node: UOp) -> bool:
-    return _same_dtype(node) and node.arg > 0 and node.arg & (node.arg - 1) == 0
+    return bool(node.arg > 0 and node.arg & (node.arg - 1) == 0)
 
 
 _VECTORS = (
@@ -300,38 +292,25 @@ _VECTORS = (
 # --- the loop nest --------------------------------------------------------------------------------
 
 
-def _values_then_ranges(node: UOp) -> list[UOp]:
-    """The values of its dtype that one iteration makes (several once a range is written out); none if
-    anything but the ranges it closes comes after them."""
-    count = len(node.src) - len(node.closed_ranges)
-    same = all(v.dtype is node.dtype for v in node.src[:count]) and _ops(node.src[count:], Ops.RANGE)
-    return list(node.src[:count]) if same else []
-
-
 def _nest_reduce(node: UOp) -> bool:
     if len(node.src) == 1 and _reduce_lanes(node):
         return True
     least = 2 if node.arg is Ops.MULACC else 1
-    return node.arg in Family.ACCUMULATING and len(_values_then_ranges(node)) >= least
-
-
-def _running(node: UOp) -> bool:
-    """A value and the loop over it."""
-    return node.arg in Family.REDUCING and node.src[0].dtype is node.dtype
+    return node.arg in Family.ACCUMULATING and len(node.src) - len(node.closed_ranges) >= least
 
 
 def _stage(node: UOp) -> bool:
     """Values lie around as many of the ranges, the last, as the argument ends with; side by side without."""
     known = node.arg if isinstance(node.arg, tuple) else ()
     are_inside = len(known) < 3 or (len(known) == 3 and 0 < known[2] <= len(node.closed_ranges))
-    return bool(_values_then_ranges(node)) and _pair(known[:2], Memory) and are_inside
+    return _pair(known[:2], Memory) and are_inside
 
 
 def _scatter(node: UOp) -> bool:
     """A value, where it goes, whether it does, and the ranges of which one iteration after the other adds
     its value."""
     _, op, items = node.arg
-    return node.src[0].dtype is node.dtype and op in Family.REDUCING and isinstance(items, int)
+    return op in Family.REDUCING and isinstance(items, int)
 
 
 def _nest_mma(node: UOp) -> bool:
@@ -340,7 +319,7 @@ def _nest_mma(node: UOp) -> bool:
     kinds = [r.arg[1] for r in node.src[2:] if r.op is Ops.RANGE]
     lanes = [RangeKind.LOCAL] if node.arg.threads > 1 else []
     if node.arg.in_shared:
-        return _ops(node.src[:2], Ops.INDEX) and kinds == [*lanes, RangeKind.FRAGMENT]
+        return all(s.op is Ops.INDEX for s in node.src[:2]) and kinds == [*lanes, RangeKind.FRAGMENT]
     fragments = kinds == [*lanes, *[RangeKind.FRAGMENT] * 3]
     return fragments and [s.dtype for s in node.src[:2]] == [node.arg.source] * 2
 
@@ -393,19 +372,19 @@ def _names(ranges: Iterable[UOp]) -> str:
 
 LOOP_NEST = Grammar("loop_nest", (
     Production("SINK(STORE*)", ""),
-    Production("STORE(INDEX, value, RANGE*)", "closes the ranges; arg Memory.GLOBAL: past the caches",
-               lambda n: _store(n) and n.dtype is n.src[1].dtype),
+    Production("STORE(INDEX, same, RANGE*)", "closes the ranges; arg Memory.GLOBAL: past the caches", _store),
     Production("INDEX(PARAM | STAGE | SCATTER, int, bool?)", "an item, where the condition holds", _index),
     Production("LOAD(INDEX)", "zero where the condition is false", _load),
-    Production("REDUCE(value+, RANGE*) | REDUCE(vector)",
+    Production("REDUCE(same+, RANGE*) | REDUCE(vector)",
                "arg ADD | MAX | MUL | MULACC; closes ranges or lanes", _nest_reduce),
-    Production("RUNNING(value, RANGE)", "arg of the REDUCE of which it is the value so far", _running),
-    Production("EXCHANGE(value)", "arg: the distance of the lanes, a power of two", _exchange),
+    Production("RUNNING(same, RANGE)", "arg of the REDUCE of which it is the value so far",
+               lambda n: n.arg in Family.REDUCING),
+    Production("EXCHANGE(same)", "arg: the distance of the lanes, a power of two", _exchange),
     Production("MMA(value, value, RANGE | CONST, RANGE+)",
                "of values or an INDEX; arg: the MatrixUnit; closes the ranges over elements of its sources",
                _nest_mma),
-    Production("STAGE(value+, RANGE*)", "arg (identity, Memory, loops inside?); closes the ranges", _stage),
-    Production("SCATTER(value, int, bool, RANGE+)",
+    Production("STAGE(same+, RANGE*)", "arg (identity, Memory, loops inside?); closes the ranges", _stage),
+    Production("SCATTER(same, int, bool, RANGE+)",
                "arg (identity, ADD | MAX | MUL, items); closes the ranges", _scatter),
     Production("RANGE(int, (int, int)?)", "extent, begin and end; arg (identity, RangeKind)", _range),
     _PARAM,
@@ -473,7 +452,7 @@ PROGRAM = Grammar("program", (
     Production("END(RANGE)", "of the innermost open loop"),
     Production("INDEX(PARAM | SCRATCH | SHARED, int, bool?)", "one address, or one a lane", _index),
     Production("LOAD(INDEX | REGISTER)", "lanes: adjacent items, or one an address",
-               lambda n: _same_dtype(n) if n.src[0].op is Ops.REGISTER else _load(n)),
+               lambda n: n.dtype is n.src[0].dtype if n.src[0].op is Ops.REGISTER else _load(n)),
     Production("STORE(INDEX | REGISTER, value)", "lanes: as LOAD; arg as above", _store),
     *_ELEMENTWISE,
     *_GENERATED,
@@ -481,7 +460,7 @@ PROGRAM = Grammar("program", (
     Production("REDUCE(vector)", "arg ADD | MAX | MUL: its lanes into one", _reduce_lanes),
     Production("MMA(value, value, value, SPECIAL | CONST)",
                "of vectors, the first two or an INDEX; arg: the MatrixUnit; a @ b + c", _mma),
-    Production("EXCHANGE(value)", "arg: the distance of the lanes, a power of two",
+    Production("EXCHANGE(same)", "arg: the distance of the lanes, a power of two",
                lambda n: _exchange(n) and _scalar(n)),
     Production("BARRIER", ""),
     Production("PREFETCH(INDEX, INDEX)", "into SHARED, from a PARAM", _prefetch),

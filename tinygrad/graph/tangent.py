@@ -41,7 +41,7 @@ def _where(node: UOp, parts: SourceTangents) -> UOp:
 
 def _as_the_value(node: UOp, parts: SourceTangents) -> UOp | None:
     """The operation itself, which is linear and has one source."""
-    return None if parts[0] is None else UOp.new(node.op, node.dtype, (parts[0],), node.arg)
+    return None if parts[0] is None else node.replace(src=(parts[0],))
 
 
 def _reduce(node: UOp, parts: SourceTangents) -> UOp | None:

@@ -70,8 +70,8 @@ _MEMORY = FLAG_RULES[Ops.BUFFER](0, None)
 """The flags of memory of floats."""
 _NO_FLOATS = _MEMORY & ~LEAF
 _NO_LOOPS: frozenset[UOp] = frozenset()
-_CLOSING = frozenset({Ops.REDUCE, Ops.STAGE, Ops.SCATTER, Ops.STORE, Ops.MMA})
-"""Operations at which loops can end."""
+_CLOSING = {Ops.REDUCE: 1, Ops.STAGE: 1, Ops.STORE: 2, Ops.SCATTER: 3, Ops.MMA: 4}
+"""Operations at which loops can end, and how many sources come before these at least."""
 
 
 class UOp(Walk, Operators, Movement, NestNode):
@@ -182,7 +182,7 @@ class UOp(Walk, Operators, Movement, NestNode):
             return UOp.new(op, dtype, src[:2], arg)
         if op in Family.ELEMENTWISE and (dtype.scalar is dtypes.index or dtype.is_bool):
             return _simplified(op, dtype, src, arg)
-        if op is Ops.LOAD and src[0]._is_never_touched:
+        if op is Ops.LOAD and any([v.op is Ops.CONST and v.arg is False for v in src[0].src[2:]]):
             return UOp.const(0, dtype)
         return UOp.new(op, dtype, src, arg)
 
@@ -201,13 +201,8 @@ class UOp(Walk, Operators, Movement, NestNode):
     @property
     def closed_ranges(self) -> tuple[UOp, ...]:
         """The loops that end at this loop-nest node (`_CLOSING`), outermost first."""
-        if self.op not in _CLOSING:
-            return ()
-        if self.op in (Ops.REDUCE, Ops.STAGE):
-            return tuple(s for s in self.src[1:] if s.op is Ops.RANGE)
-        if self.op is Ops.STORE:
-            return tuple(s for s in self.src[2:] if s.op is Ops.RANGE)
-        return self.src[3:] if self.op is Ops.SCATTER else self.src[4:]
+        before = _CLOSING.get(self.op)
+        return () if before is None else tuple([s for s in self.src[before:] if s.op is Ops.RANGE])
 
     @Synthesized
     def closed_below(self) -> frozenset[UOp]:
@@ -546,21 +541,12 @@ class UOp(Walk, Operators, Movement, NestNode):
 
     def index(self, offset: UOp, valid: UOp | None = None) -> UOp:
         """The address of item `offset` of this memory, to be touched only where `valid` holds."""
-        if valid is not None and valid.op is Ops.CONST and valid.arg is True:
-            valid = None
         src = (self, offset) if valid is None else (self, offset, valid)
-        return UOp.new(Ops.INDEX, self.dtype.scalar, src)
+        return UOp.simplified(Ops.INDEX, self.dtype.scalar, src)
 
     def load(self, lanes: int = 1) -> UOp:
         """The value at this address: `lanes` items side by side. Zero where it is not to be touched."""
-        dtype = self.dtype.vec(lanes)
-        return UOp.const(0, dtype) if self._is_never_touched else UOp.new(Ops.LOAD, dtype, (self,))
-
-    @property
-    def _is_never_touched(self) -> bool:
-        """True of an address whose guard is the constant false."""
-        return self.op is Ops.INDEX and len(self.src) == 3 and self.src[2].op is Ops.CONST \
-            and self.src[2].arg is False
+        return UOp.simplified(Ops.LOAD, self.dtype.vec(lanes), (self,))
 
     def store(self, value: UOp, *ranges: UOp) -> UOp:
         """`value` written to this address, in every iteration of `ranges`."""

@@ -123,10 +123,8 @@ def _moved(views: tuple[View, ...], op: Ops, argument: Any) -> tuple[View, ...]:
     moved = _MOVEMENTS[op](views[-1], argument)
     if moved is not None:
         return (*views[:-1], moved)
-    if op is Ops.RESHAPE:
-        return (*views, View.contiguous_of(tuple(argument)))
     above = _MOVEMENTS[op](View.contiguous_of(views[-1].shape), argument)
-    assert above is not None  # what is contiguous has no mask
+    assert above is not None  # what is contiguous has no mask, and any reshape of it is one view
     return (*views, above)
 
 

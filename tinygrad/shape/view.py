@@ -12,8 +12,8 @@ Next on the path: `shape/shapetracker.py` stacks views.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tinygrad.graph import symbolic
@@ -34,15 +34,10 @@ class Axis:
     start: int
     end: int
 
-    @property
-    def whole(self) -> bool:
-        """True if the mask leaves all of it."""
-        return self.start == 0 and self.end == self.size
-
 
 @dataclass(frozen=True)
 class View:
-    """Make one with `View.of` or a movement op, which keep it canonical."""
+    """Make one with `view_of_axes` or a movement op, which keep it canonical."""
 
     shape: Shape
     strides: tuple[int, ...]
@@ -53,17 +48,11 @@ class View:
     """(start, end) of each axis that is not zero; None: all of it"""
 
     @staticmethod
-    def of(shape: Sequence[int], strides: Sequence[int], offset: int = 0, mask: Mask | None = None) -> View:
-        """The canonical view with these fields."""
-        bounds = ((0, n) for n in shape) if mask is None else mask
-        axes = [Axis(n, s, b, e) for n, s, (b, e) in zip(shape, strides, bounds, strict=True)]
-        return _view_of_axes(axes, offset)
-
-    @staticmethod
     @functools.lru_cache(maxsize=4096)
     def contiguous_of(shape: Shape) -> View:
         """All items in row-major order."""
-        return View.of(shape, row_major_strides(shape))
+        strides = row_major_strides(shape)
+        return view_of_axes([Axis(n, s, 0, n) for n, s in zip(shape, strides, strict=True)], 0)
 
     @property
     def numel(self) -> int:
@@ -83,7 +72,7 @@ class View:
 
     def permute(self, order: Sequence[int]) -> View:
         axes = self.axes
-        return _view_of_axes([axes[i] for i in order], self.offset)
+        return view_of_axes([axes[i] for i in order], self.offset)
 
     def expand(self, shape: Sequence[int]) -> View:
         """Axes of size 1 repeated."""
@@ -92,7 +81,7 @@ class View:
             if axis.size != size:
                 axis = Axis(size, 0, 0, size if axis.end > axis.start else 0)
             axes.append(axis)
-        return _view_of_axes(axes, self.offset)
+        return view_of_axes(axes, self.offset)
 
     def pad(self, pads: Sequence[tuple[int, int]]) -> View:
         """Zeros before and after each axis."""
@@ -101,7 +90,7 @@ class View:
         for axis, (before, after) in zip(self.axes, pads, strict=True):
             offset -= before * axis.stride
             axes.append(Axis(before + axis.size + after, axis.stride, axis.start + before, axis.end + before))
-        return _view_of_axes(axes, offset)
+        return view_of_axes(axes, offset)
 
     def shrink(self, bounds: Sequence[tuple[int, int]]) -> View | None:
         """The items from start to end of each axis. None where an axis with a mask is cut at a place that is
@@ -112,13 +101,13 @@ class View:
             offset += start * axis.stride
             size = end - start
             if isinstance(start, Size):
-                if not axis.whole:
+                if (axis.start, axis.end) != (0, axis.size):
                     return None
                 axes.append(Axis(size, axis.stride, 0, size))
                 continue
             left = _clamp(axis.start - start, size), _clamp(axis.end - start, size)
             axes.append(Axis(size, axis.stride, *left))
-        return _view_of_axes(axes, offset)
+        return view_of_axes(axes, offset)
 
     def stride(self, steps: Sequence[int]) -> View:
         """Every nth item of each axis from the first; from the last where the step is negative."""
@@ -131,16 +120,20 @@ class View:
                 start, end = axis.size - end, axis.size - start
             n = abs(step)
             axes.append(Axis(ceildiv(axis.size, n), axis.stride * step, ceildiv(start, n), ceildiv(end, n)))
-        return _view_of_axes(axes, offset)
+        return view_of_axes(axes, offset)
 
     def reshape(self, shape: Sequence[int]) -> View | None:
         """The same items in row-major order over another shape; None where one view cannot say it."""
         shape = tuple(shape)
         if shape == self.shape:
             return self
-        if self.contiguous or 0 in self.shape:
-            return View.contiguous_of(shape)
-        return _reshaped(self, shape)
+        if self.mask is None and self.strides == View.contiguous_of(self.shape).strides:
+            return replace(View.contiguous_of(shape), offset=self.offset)
+        axes = [a for a in self.axes if a.size != 1]
+        if axes and [a.size for a in axes] == [n for n in shape if n != 1]:
+            left = iter(axes)
+            return view_of_axes([Axis(1, 0, 0, 1) if n == 1 else next(left) for n in shape], self.offset)
+        return View.contiguous_of(shape).merge(self)
 
     # --- composition ----------------------------------------------------------------------------------------
 
@@ -188,9 +181,9 @@ def unflatten(offset: UOp, shape: Sequence[int]) -> list[UOp]:
         if size == 1:
             coordinates.append(symbolic.constant(0))
             continue
-        coordinate = symbolic.divide(symbolic.linear_terms(offset), max(below, 1))
+        coordinate = symbolic.divided(Ops.IDIV, symbolic.linear_terms(offset), max(below, 1))
         if not outermost:
-            coordinate = symbolic.remain(symbolic.linear_terms(coordinate), max(size, 1))
+            coordinate = symbolic.divided(Ops.MOD, symbolic.linear_terms(coordinate), max(size, 1))
         coordinates.append(coordinate)
         outermost = False
     return coordinates
@@ -200,11 +193,10 @@ def _clamp(position: int, size: int) -> int:
     return min(max(position, 0), size)
 
 
-def _view_of_axes(axes: Iterable[Axis], offset: int) -> View:
+def view_of_axes(axes: Sequence[Axis], offset: int) -> View:
     """The canonical view of these axes."""
-    axes = list(axes)
-    shape = tuple(a.size for a in axes)
-    if any(a.end <= a.start for a in axes):
+    shape = tuple([a.size for a in axes])
+    if any([a.end <= a.start for a in axes]):
         zeros = (0,) * len(axes)
         return View(shape, zeros, 0, None if 0 in shape else ((0, 0),) * len(axes))
     strides = []
@@ -214,71 +206,8 @@ def _view_of_axes(axes: Iterable[Axis], offset: int) -> View:
             strides.append(0)
         else:
             strides.append(axis.stride)
-    mask = None if all(a.whole for a in axes) else tuple((a.start, a.end) for a in axes)
-    return View(shape, tuple(strides), offset, mask)
-
-
-# --- reshape ------------------------------------------------------------------------------------------------
-
-
-def _reshaped(view: View, shape: Shape) -> View | None:
-    """`view` over `shape`, by joining axes that lie one within the other and splitting what results."""
-    if view.mask is not None and any(b == e for b, e in view.mask):
-        return _all_masked(shape)
-    groups, offset = _joined(view)
-    axes: list[Axis] = []
-    sizes = list(shape)
-    for group in reversed(groups):
-        parts: list[int] = []
-        while prod(parts) < group.size:
-            if not sizes:
-                return None
-            parts.insert(0, sizes.pop())
-        if prod(parts) != group.size:
-            return None
-        split = _split(group, parts)
-        if split is None:
-            return None
-        axes = split + axes
-    axes = [Axis(1, 0, 0, 1)] * len(sizes) + axes
-    return _view_of_axes(axes, offset)
-
-
-def _joined(view: View) -> tuple[list[Axis], int]:
-    """The axes of `view`, neighbours joined wherever one affine axis can say both; and its offset then."""
-    offset = view.offset
-    groups: list[Axis] = []
-    for outer in reversed([a for a in view.axes if a.size != 1]):
-        if groups:
-            inner = groups[-1]
-            single = outer.end - outer.start == 1
-            step = inner.stride * inner.size
-            if single or (inner.whole and outer.stride == step):
-                if single:
-                    offset += outer.start * (outer.stride - step)
-                first = outer.start * inner.size + inner.start
-                last = (outer.end - 1) * inner.size + inner.end
-                groups[-1] = Axis(outer.size * inner.size, inner.stride, first, last)
-                continue
-        groups.append(outer)
-    return groups[::-1], offset
-
-
-def _split(axis: Axis, sizes: Sequence[int]) -> list[Axis] | None:
-    """One axis as several, outermost first; None if its mask is not a box over them."""
-    axes = []
-    start, end = axis.start, axis.end
-    for size, below in zip(sizes, row_major_strides(sizes), strict=True):
-        if start % below == 0 and end % below == 0:
-            axes.append(Axis(size, axis.stride * below, start // below, end // below))
-            start, end = 0, below
-        elif start // below == (end - 1) // below:
-            row = start // below
-            axes.append(Axis(size, axis.stride * below, row, row + 1))
-            start, end = start - row * below, end - row * below
-        else:
-            return None
-    return axes
+    mask = tuple([(a.start, a.end) for a in axes])
+    return View(shape, tuple(strides), offset, None if mask == tuple([(0, n) for n in shape]) else mask)
 
 
 # --- merging ------------------------------------------------------------------------------------------------
@@ -300,8 +229,13 @@ def _merged(above: View, below: View) -> View | None:
     inner = unflatten(above.address_of(coordinates), below.shape)
     condition = symbolic.all_of(below.conditions(inner))
     if condition is symbolic.FALSE:
-        return _all_masked(above.shape)
+        # Shape () has no axis for a mask to say that all is zero.
+        return view_of_axes([Axis(n, 0, 0, 0) for n in above.shape], 0) if above.shape else None
     axis_of = {c: n for n, c in enumerate(coordinates)}
+    # What limits an axis may show that the others limit one too: a row's items, where it is known which row.
+    limits = [c for c in symbolic.conjuncts(condition) if _limited_axis(c, axis_of) is not None]
+    others = symbolic.all_of(c for c in symbolic.conjuncts(condition) if c not in limits)
+    condition = symbolic.all_of((*limits, symbolic.simplify_given(others, symbolic.all_of(limits))))
     for conjunct in symbolic.conjuncts(condition):
         limited = _limited_axis(conjunct, axis_of)
         if limited is None:
@@ -313,13 +247,8 @@ def _merged(above: View, below: View) -> View | None:
     offset = symbolic.build_sum(rest)
     if any(part in axis_of for part in offset.toposort()):
         return None
-    strides = [terms.terms.get(c, 0) for c in coordinates]
-    return View.of(above.shape, strides, Size.of(offset), tuple(bounds))
-
-
-def _all_masked(shape: Shape) -> View | None:
-    """The view that shows only zeros; None for shape (), which has no axis for a mask to say so."""
-    return View.of(shape, (0,) * len(shape), 0, ((0, 0),) * len(shape)) if shape else None
+    axes = zip(above.shape, coordinates, bounds, strict=True)
+    return view_of_axes([Axis(n, terms.terms.get(c, 0), b, e) for n, c, (b, e) in axes], Size.of(offset))
 
 
 def _limited_axis(condition: UOp, axis_of: dict[UOp, int]) -> tuple[int, int, int] | None:

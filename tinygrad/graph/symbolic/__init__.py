@@ -21,12 +21,13 @@ the structure of nodes only, never on addresses, so it is the same in every proc
 from __future__ import annotations
 
 from tinygrad.graph.folding import constant_folding
-from tinygrad.graph.symbolic.arithmetic import build_sum, divide, remain
+from tinygrad.graph.symbolic.arithmetic import build_sum, divided
 from tinygrad.graph.symbolic.conditions import (
     all_of,
     any_of,
     choose,
     conjuncts,
+    is_negation,
     less_than_zero,
     negated,
     not_zero,
@@ -41,6 +42,7 @@ from tinygrad.graph.symbolic.linear import (
     bounds_of,
     constant,
     from_terms,
+    is_index_less,
     is_multiple,
     linear_terms,
     sort_key,
@@ -63,14 +65,15 @@ __all__ = [
     "conjuncts",
     "constant",
     "constant_folding",
-    "divide",
+    "divided",
     "from_terms",
+    "is_index_less",
     "is_multiple",
+    "is_negation",
     "less_than_zero",
     "linear_terms",
     "negated",
     "not_zero",
-    "remain",
     "rule",
     "simplified",
     "simplify_given",

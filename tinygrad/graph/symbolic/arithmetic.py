@@ -1,11 +1,10 @@
 """Sums, products, quotients and remainders, simplified as they are built.
 
-`build_sum`, `divide` and `remain` make nodes from sums; each tries the rules of its table first.
+`build_sum` and `divided` make nodes from sums; each tries the rules of its table first.
 """
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
@@ -38,8 +37,8 @@ def _whole(s: Linear) -> Linear | None:
             divisor = quotient.src[1].arg
             if s.terms[quotient] != k * n or divisor % n:
                 continue
-            whole = divide(linear_terms(quotient.src[0]), divisor // n)
-            if remain(linear_terms(whole), n) is remainder:
+            whole = divided(Ops.IDIV, linear_terms(quotient.src[0]), divisor // n)
+            if divided(Ops.MOD, linear_terms(whole), n) is remainder:
                 rest = s.plus(Linear({quotient: k * n, remainder: k}, 0), -1)
                 return rest.plus(linear_terms(whole), k)
     return None
@@ -71,36 +70,24 @@ def product(a: UOp, b: UOp) -> UOp | None:
 # --- division by a positive constant ------------------------------------------------------------------------
 
 
-def divide(s: Linear, n: int) -> UOp:
-    """s // n for n > 0."""
+def divided(op: Ops, s: Linear, n: int) -> UOp:
+    """s // n or s % n for n > 0, as `op` says."""
     if n == 1:
-        return build_sum(s)
-    return simpler(QUOTIENTS, s, n) or UOp.new(Ops.IDIV, dtypes.index, (build_sum(s), constant(n)))
-
-
-def remain(s: Linear, n: int) -> UOp:
-    """s % n for n > 0."""
-    if n == 1:
-        return constant(0)
-    return simpler(REMAINDERS, s, n) or UOp.new(Ops.MOD, dtypes.index, (build_sum(s), constant(n)))
-
-
-def _toward_zero(coefficient: int, n: int) -> int:
-    return coefficient % n if coefficient > 0 else -(-coefficient % n)
-
-
-def _nearest(coefficient: int, n: int) -> int:
-    return (coefficient + n // 2) % n - n // 2
+        return build_sum(s) if op is Ops.IDIV else constant(0)
+    table = QUOTIENTS if op is Ops.IDIV else REMAINDERS
+    return simpler(table, op, s, n) or UOp.new(op, dtypes.index, (build_sum(s), constant(n)))
 
 
 def _residue(s: Linear, n: int) -> Linear:
     """A sum that differs from `s` by a multiple of n: coefficients in (-n, n), the constant in [0, n).
 
-    Of the choices of sign, one that keeps the sum within one multiple of n if there is such.
+    Of the choices of sign (that of `s`, none, the nearer to 0), one that keeps the sum within one multiple of
+    n if there is such.
     """
-    choices: tuple[Callable[[int, int], int], ...] = (_toward_zero, int.__mod__, _nearest)
-    residues = [Linear({a: r for a, c in s.terms.items() if (r := choose(c, n))}, s.constant % n)
-                for choose in choices]
+    rests = {a: rest for a, c in s.terms.items() if (rest := c % n)}
+    signed = {a: rest - n if s.terms[a] < 0 else rest for a, rest in rests.items()}
+    nearest = {a: rest - n if 2 * rest >= n else rest for a, rest in rests.items()}
+    residues = [Linear(terms, s.constant % n) for terms in (signed, rests, nearest)]
     return next((r for r in residues if within_a_multiple(r, n) is not None), residues[0])
 
 
@@ -109,142 +96,95 @@ def _factors(s: Linear, n: int) -> list[int]:
     return sorted({math.gcd(c, n) for c in s.terms.values()} - {1, n}, reverse=True)
 
 
-@rule(QUOTIENTS, "quotient within one multiple")
-def _constant_quotient(s: Linear, n: int) -> UOp | None:
-    """x // n -> q where q*n <= x < q*n + n"""
+@rule(QUOTIENTS, "division within one multiple", REMAINDERS)
+def _bounded(op: Ops, s: Linear, n: int) -> UOp | None:
+    """x // n -> q, x % n -> x - q*n where q*n <= x < q*n + n"""
     quotient = within_a_multiple(s, n)
-    return None if quotient is None else constant(quotient)
+    if quotient is None:
+        return None
+    return constant(quotient) if op is Ops.IDIV else build_sum(s.shifted(-quotient * n))
 
 
 @rule(QUOTIENTS, "quotient of a quotient")
-def _quotient_of_quotient(s: Linear, n: int) -> UOp | None:
+def _quotient_of_quotient(op: Ops, s: Linear, n: int) -> UOp | None:
     """(x//m + c) // n -> (x + m*c) // (m*n)"""
     found = s.only_atom(Ops.IDIV)
     if found is None or found[1] != 1 or found[0].src[1].arg <= 0:
         return None
     m = found[0].src[1].arg
-    return divide(linear_terms(found[0].src[0]).shifted(m * s.constant), m * n)
+    return divided(op, linear_terms(found[0].src[0]).shifted(m * s.constant), m * n)
 
 
-@rule(QUOTIENTS, "multiples leave a quotient")
-def _multiples_leave_quotient(s: Linear, n: int) -> UOp | None:
-    """(n*y + r) // n -> y + r//n"""
+@rule(REMAINDERS, "remainder of a remainder")
+def _remainder_of_remainder(op: Ops, s: Linear, n: int) -> UOp | None:
+    """(k*(x % m) + y) % n -> (k*x + y) % n where n divides k*m"""
+    for atom, k in s.terms.items():
+        if atom.op is Ops.MOD and atom.src[1].op is Ops.CONST and k * atom.src[1].arg % n == 0:
+            return divided(op, s.plus(Linear({atom: k}, 0), -1).plus(linear_terms(atom.src[0]), k), n)
+    return None
+
+
+@rule(QUOTIENTS, "multiples leave a division", REMAINDERS)
+def _without_multiples(op: Ops, s: Linear, n: int) -> UOp | None:
+    """(n*y + r) // n -> y + r//n, (n*y + r) % n -> r % n"""
     residue = _residue(s, n)
-    multiple = s.plus(residue, -1)
-    if not multiple.terms and not multiple.constant:
+    if residue == s:
         return None
-    return build_sum(multiple.divided(n).plus(linear_terms(divide(residue, n))))
+    result = divided(op, residue, n)
+    return build_sum(s.plus(residue, -1).divided(n).plus(linear_terms(result))) if op is Ops.IDIV else result
 
 
-@rule(QUOTIENTS, "common factor leaves a quotient")
-def _factor_leaves_quotient(s: Linear, n: int) -> UOp | None:
-    """(g*y + r) // (g*n) -> (y + q) // n where q*g <= r < q*g + g"""
-    found = s.coarse(_factors(s, n))
-    return None if found is None else divide(found[1], n // found[0])
+@rule(QUOTIENTS, "common factor leaves a division", REMAINDERS)
+def _without_factor(op: Ops, s: Linear, n: int) -> UOp | None:
+    """(g*y + r) // (g*n) -> (y + q) // n, (g*y + r) % (g*n) -> g*((y + q) % n) + r - q*g
+    where q*g <= r < q*g + g"""
+    if (found := s.coarse(_factors(s, n))) is None:
+        return None
+    g, multiples, rest = found
+    result = divided(op, multiples, n // g)
+    return result if op is Ops.IDIV else build_sum(rest.plus(linear_terms(result), g))
 
 
 @rule(QUOTIENTS, "quotient of a remainder")
-def _quotient_of_remainder(s: Linear, n: int) -> UOp | None:
+def _quotient_of_remainder(op: Ops, s: Linear, n: int) -> UOp | None:
     """(x % (m*n)) // n -> (x//n) % m"""
     found = s.only_atom(Ops.MOD)
     if found is None or found[1] != 1 or s.constant or found[0].src[1].arg % n:
         return None
-    return remain(linear_terms(divide(linear_terms(found[0].src[0]), n)), found[0].src[1].arg // n)
-
-
-@rule(REMAINDERS, "remainder within one multiple")
-def _bounded_remainder(s: Linear, n: int) -> UOp | None:
-    """x % n -> x - q*n where q*n <= x < q*n + n"""
-    quotient = within_a_multiple(s, n)
-    return None if quotient is None else build_sum(s.shifted(-quotient * n))
-
-
-@rule(REMAINDERS, "remainder of a remainder")
-def _remainder_of_remainder(s: Linear, n: int) -> UOp | None:
-    """(k*(x % m) + y) % n -> (k*x + y) % n where n divides k*m"""
-    for atom, k in s.terms.items():
-        if atom.op is Ops.MOD and atom.src[1].op is Ops.CONST and k * atom.src[1].arg % n == 0:
-            return remain(s.plus(Linear({atom: k}, 0), -1).plus(linear_terms(atom.src[0]), k), n)
-    return None
-
-
-@rule(REMAINDERS, "multiples leave a remainder")
-def _multiples_leave_remainder(s: Linear, n: int) -> UOp | None:
-    """(n*y + r) % n -> r % n"""
-    residue = _residue(s, n)
-    return None if residue == s else remain(residue, n)
-
-
-@rule(REMAINDERS, "common factor leaves a remainder")
-def _factor_leaves_remainder(s: Linear, n: int) -> UOp | None:
-    """(g*y + r) % (g*n) -> g*((y + q) % n) + r - q*g where q*g <= r < q*g + g"""
-    if (found := s.coarse(_factors(s, n))) is None:
-        return None
-    g, multiples, rest = found
-    return build_sum(rest.plus(linear_terms(remain(multiples, n // g)), g))
+    quotient = divided(op, linear_terms(found[0].src[0]), n)
+    return divided(Ops.MOD, linear_terms(quotient), found[0].src[1].arg // n)
 
 
 # --- division by anything -----------------------------------------------------------------------------------
 
 
-@rule(OTHERS, "quotient by a negative constant")
-def _quotient_by_negative(s: Linear, n: int) -> UOp:
-    """x // n -> -x // -n"""
-    return divide(s.times(-1), -n)
+@rule(OTHERS, "division by a negative constant")
+def _by_negative(op: Ops, s: Linear, n: int) -> UOp:
+    """x // n -> -x // -n, x % n -> -(-x % -n)"""
+    result = divided(op, s.times(-1), -n)
+    return result if op is Ops.IDIV else build_sum(linear_terms(result).times(-1))
 
 
-@rule(OTHERS, "remainder by a negative constant")
-def _remainder_by_negative(s: Linear, n: int) -> UOp:
-    """x % n -> -(-x % -n)"""
-    return build_sum(linear_terms(remain(s.times(-1), -n)).times(-1))
-
-
-@rule(OTHERS, "quotient of two expressions")
-def _quotient_of_nodes(a: UOp, b: UOp) -> UOp | None:
-    """a // b -> 0 where 0 <= a < b; (k*b) // b -> k where b > 0"""
+@rule(OTHERS, "division of two expressions")
+def _of_nodes(op: Ops, a: UOp, b: UOp) -> UOp | None:
+    """a // b -> 0, a % b -> a where 0 <= a < b; (k*b) // b -> k, (k*b) % b -> 0 where b > 0"""
     if b.bounds[0] <= 0:
         return None
     if a.bounds[0] >= 0 and difference(a, b).bounds[1] < 0:
-        return constant(0)
-    return next((constant(k) for k in _multiple_of(a, b)), None)
-
-
-@rule(OTHERS, "remainder of two expressions")
-def _remainder_of_nodes(a: UOp, b: UOp) -> UOp | None:
-    """a % b -> a where 0 <= a < b; (k*b) % b -> 0 where b > 0"""
-    if b.bounds[0] <= 0:
-        return None
-    if a.bounds[0] >= 0 and difference(a, b).bounds[1] < 0:
-        return a
-    return next((constant(0) for _ in _multiple_of(a, b)), None)
-
-
-def _multiple_of(a: UOp, b: UOp) -> list[int]:
-    """[k] if a is k * b, else nothing."""
+        return constant(0) if op is Ops.IDIV else a
     left, right = linear_terms(a), linear_terms(b)
-    atom = next(iter(right.terms), None)
-    if atom is None or left.terms.get(atom, 0) % right.terms[atom]:
-        return []
+    atom = next(iter(right.terms))
     k = left.terms.get(atom, 0) // right.terms[atom]
-    return [k] if k and left == right.times(k) else []
+    return constant(k if op is Ops.IDIV else 0) if k and left == right.times(k) else None
 
 
-def quotient(a: UOp, b: UOp) -> UOp | None:
-    """a // b, None if there is nothing to simplify."""
+def division(op: Ops, a: UOp, b: UOp) -> UOp | None:
+    """a // b or a % b, as `op` says; None if there is nothing to simplify."""
     s, divisor = linear_terms(a), linear_terms(b)
-    if divisor.terms:
-        return _quotient_of_nodes(a, b)
     n = divisor.constant
-    return None if n == 0 else divide(s, n) if n > 0 else _quotient_by_negative(s, n)
-
-
-def remainder(a: UOp, b: UOp) -> UOp | None:
-    """a % b, None if there is nothing to simplify."""
-    s, divisor = linear_terms(a), linear_terms(b)
     if divisor.terms:
-        return _remainder_of_nodes(a, b)
-    n = divisor.constant
-    return None if n == 0 else remain(s, n) if n > 0 else _remainder_by_negative(s, n)
+        return _of_nodes(op, a, b)
+    return None if n == 0 else divided(op, s, n) if n > 0 else _by_negative(op, s, n)
 
 
 def shift(a: UOp, b: UOp, left: bool) -> UOp | None:
@@ -252,7 +192,7 @@ def shift(a: UOp, b: UOp, left: bool) -> UOp | None:
     if b.op is not Ops.CONST or not 0 <= b.arg < 63:
         return None
     factor = 2**b.arg
-    return build_sum(linear_terms(a).times(factor)) if left else divide(linear_terms(a), factor)
+    return build_sum(linear_terms(a).times(factor)) if left else divided(Ops.IDIV, linear_terms(a), factor)
 
 
 # --- maxima, casts ------------------------------------------------------------------------------------------

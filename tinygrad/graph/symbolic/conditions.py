@@ -57,10 +57,6 @@ def _comparison(op: Ops, s: Linear) -> UOp:
     return UOp.new(op, dtypes.bool, src if op is Ops.CMPLT or src[1].op is Ops.CONST else src[::-1])
 
 
-def less_node(a: UOp, b: UOp) -> UOp:
-    return less_than_zero(difference(a, b))
-
-
 @rule(LESS, "less decided by bounds")
 def _decided_less(s: Linear) -> UOp | None:
     low, high = s.bounds
@@ -260,9 +256,9 @@ def _ordered_minimum(condition: UOp, a: UOp, b: UOp) -> UOp | None:
     if high > 0 and low < 0:
         return None
     smaller, greater = (a, b) if high <= 0 else (b, a)
-    if condition is less_node(a, b):
+    if condition is less(a, b):
         return smaller
-    return greater if condition is less_node(b, a) else None
+    return greater if condition is less(b, a) else None
 
 
 def choose(condition: UOp, a: UOp, b: UOp) -> UOp:
@@ -290,4 +286,4 @@ def unequal(a: UOp, b: UOp) -> UOp | None:
 
 def less(a: UOp, b: UOp) -> UOp | None:
     """`a < b` of indices, None for other types."""
-    return less_node(a, b) if a.dtype is dtypes.index else None
+    return less_than_zero(difference(a, b)) if a.dtype is dtypes.index else None

@@ -267,10 +267,6 @@ def _cast_bounds(node: UOp) -> Bounds:
 _less_corners = _corners(operator.lt)
 
 
-def _less_bounds(node: UOp) -> Bounds:
-    return (0, 1) if node.src[0].dtype.is_float else _less_corners(node)
-
-
 def _unequal_bounds(node: UOp) -> Bounds:
     if node.src[0].dtype.is_float:
         return 0, 1
@@ -293,7 +289,7 @@ _INDEX_BOUNDS: dict[Ops, Callable[[UOp], Bounds]] = {
     Ops.CAST: _cast_bounds,
 }
 _BOOL_BOUNDS: dict[Ops, Callable[[UOp], Bounds]] = {
-    Ops.CMPLT: _less_bounds,
+    Ops.CMPLT: lambda n: (0, 1) if n.src[0].dtype.is_float else _less_corners(n),
     Ops.CMPNE: _unequal_bounds,
     Ops.XOR: _unequal_bounds,
     Ops.AND: _corners(operator.and_),

@@ -6,61 +6,57 @@ test/graph/test_rules.py.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, TypeVar
 
-from tinygrad.graph.ops import Ops
-from tinygrad.graph.symbolic.linear import Linear
 from tinygrad.graph.uop import UOp
 
-SumRule = Callable[[Linear], Linear | None]
-DivisionRule = Callable[[Linear, int], UOp | None]
-ComparisonRule = Callable[[Linear], UOp | None]
-ConditionsRule = Callable[[Ops, list[UOp]], list[UOp] | None]
-NodesRule = Callable[..., UOp | None]
 AnyRule = TypeVar("AnyRule", bound=Callable[..., Any])
+Table: TypeAlias = list[Callable[..., Any]]
 
-SUMS: Final[list[SumRule]] = []
+SUMS: Final[Table] = []
 """A sum with fewer terms and the same value."""
-QUOTIENTS: Final[list[DivisionRule]] = []
+QUOTIENTS: Final[Table] = []
 """`sum // n`, n > 1, as simpler parts: smaller divisors, fewer terms under a division."""
-REMAINDERS: Final[list[DivisionRule]] = []
+REMAINDERS: Final[Table] = []
 """`sum % n`, n > 1, as simpler parts."""
-LESS: Final[list[ComparisonRule]] = []
+LESS: Final[Table] = []
 """`sum < 0` with smaller coefficients or fewer terms."""
-UNEQUAL: Final[list[ComparisonRule]] = []
+UNEQUAL: Final[Table] = []
 """`sum != 0` with smaller coefficients."""
-JUNCTIONS: Final[list[ConditionsRule]] = []
+JUNCTIONS: Final[Table] = []
 """Conditions that hold together (AND), or of which one holds (OR): fewer of them, joined to the same."""
-NEGATIONS: Final[list[NodesRule]] = []
+NEGATIONS: Final[Table] = []
 """`not x` without the negation."""
-CHOICES: Final[list[NodesRule]] = []
+CHOICES: Final[Table] = []
 """`where(condition, a, b)` of integers or bools without the choice."""
-MAXIMA: Final[list[NodesRule]] = []
+MAXIMA: Final[Table] = []
 """`max(a, b)` of which one is never the smaller."""
-OTHERS: Final[list[NodesRule]] = []
+OTHERS: Final[Table] = []
 """Divisions by other than positive constants, products, casts, comparisons of bools."""
 
 RULES: Final[dict[str, Callable[..., Any]]] = {}
 """Every rule of every table, by name."""
 
 
-def rule(table: list[AnyRule], name: str) -> Callable[[AnyRule], AnyRule]:
-    """Put a function at the end of a table of rules, under a name that no other rule has."""
+def rule(table: Table, name: str, *others: Table) -> Callable[[AnyRule], AnyRule]:
+    """Put a function at the end of a table of rules, or several, under a name that no other rule has."""
 
     def register(function: AnyRule) -> AnyRule:
         if name in RULES:
             raise RuntimeError(f"two rules are named {name!r}")
         RULES[name] = function
-        table.append(function)
+        for each in (table, *others):
+            each.append(function)
         return function
 
     return register
 
 
-def simpler(table: Sequence[Callable[..., UOp | None]], *arguments: Any) -> UOp | None:
+def simpler(table: Table, *arguments: Any) -> UOp | None:
     """What the first rule of a table that does not decline makes of its arguments; None where all do."""
     for simplify in table:
-        if (result := simplify(*arguments)) is not None:
+        result: UOp | None = simplify(*arguments)
+        if result is not None:
             return result
     return None

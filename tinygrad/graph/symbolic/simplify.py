@@ -2,26 +2,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.symbolic.arithmetic import (
-    build_sum,
-    cast_back,
-    maximum,
-    product,
-    quotient,
-    remainder,
-    shift,
-)
+from tinygrad.graph.symbolic.arithmetic import build_sum, cast_back, division, maximum, product, shift
 from tinygrad.graph.symbolic.conditions import all_of, any_of, choose, less, unequal
 from tinygrad.graph.symbolic.linear import difference, linear_terms
 from tinygrad.graph.uop import UOp
 
-Builder = Callable[..., UOp | None]
-
-INDEX_BUILDERS: Final[dict[Ops, Builder]] = {
+INDEX_BUILDERS: Final[dict[Ops, Callable[..., UOp | None]]] = {
     Ops.ADD: lambda a, b: build_sum(linear_terms(a).plus(linear_terms(b))),
     Ops.SUB: lambda a, b: build_sum(difference(a, b)),
     Ops.NEG: lambda a: build_sum(linear_terms(a).times(-1)),
@@ -29,14 +20,14 @@ INDEX_BUILDERS: Final[dict[Ops, Builder]] = {
     Ops.MULACC: lambda a, b, c: a * b + c,
     Ops.SHL: lambda a, b: shift(a, b, left=True),
     Ops.SHR: lambda a, b: shift(a, b, left=False),
-    Ops.IDIV: quotient,
-    Ops.MOD: remainder,
+    Ops.IDIV: partial(division, Ops.IDIV),
+    Ops.MOD: partial(division, Ops.MOD),
     Ops.MAX: maximum,
     Ops.WHERE: choose,
     Ops.CAST: cast_back,
 }
 """For each operation of dtype index, what makes its node from its sources; None where nothing simplifies."""
-BOOL_BUILDERS: Final[dict[Ops, Builder]] = {
+BOOL_BUILDERS: Final[dict[Ops, Callable[..., UOp | None]]] = {
     Ops.CMPLT: less,
     Ops.CMPNE: unequal,
     Ops.XOR: unequal,
