@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import fsum
 
 from tinygrad.codegen.indexing import loops_over
-from tinygrad.codegen.lower import value_at
+from tinygrad.codegen.lower import parameter, value_at
 from tinygrad.dtype import dtypes
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
@@ -145,7 +145,7 @@ def _over_params(node: UOp, closed: set[UOp], large: set[UOp]) -> UOp:
     def param(n: UOp) -> UOp | None:
         if n not in large and (n.op in _WALKED or n in closed):
             return None
-        return UOp.new(Ops.PARAM, n.dtype, (), (next(slots), n.numel)).reshape(n.shape)
+        return parameter(n, next(slots))
 
     return node.replace(src=(node.src[0].rebuild(top_down=param),))
 
