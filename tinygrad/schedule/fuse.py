@@ -49,7 +49,7 @@ class Kernel:
     root: UOp
     group: FusionGroup
     outputs: list[UOp] = field(default_factory=list)
-    after: set[Kernel] = field(default_factory=set)
+    after: dict[Kernel, None] = field(default_factory=dict)
     """kernels whose results this one reads"""
     own: set[UOp] = field(default_factory=set)
     """nodes that it computes for itself, even where another kernel stores them"""
@@ -190,7 +190,7 @@ class Fusion:
         self.stored[node] = kernel
         for user, _ in uses:
             if user is not kernel:
-                user.after.add(kernel)
+                user.after[kernel] = None
                 user.operations += ACCESS_OPERATIONS
         self.pass_on(kernel, node, summary, access)
 

@@ -14,7 +14,6 @@ from tinygrad.codegen.indexing import Access
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.fuse import Fusion, Kernel
-from tinygrad.schedule.gathers import put_off_gathers
 
 Dependences = dict[Kernel, dict[Kernel, UOp | None]]
 """The kernels that each one comes after: None for one whose result it reads, an ASSIGN for one that reads
@@ -31,7 +30,7 @@ def ordered_kernels(fusion: Fusion) -> tuple[list[Kernel], set[UOp]]:
 
     The second result has the ASSIGNs that make this impossible: their values need buffers of their own first.
     """
-    after: Dependences = {kernel: dict.fromkeys(kernel.after) for kernel in fusion.kernels}
+    after: Dependences = {kernel: {**kernel.after} for kernel in fusion.kernels}
     hazards: set[UOp] = set()
     writes = {node: kernel for node, kernel in fusion.stored.items()
               if node.op is Ops.ASSIGN and node not in fusion.buffered_assigns}
@@ -80,18 +79,35 @@ def in_rounds(kernels: Sequence[Kernel], after: Dependences, hazards: set[UOp]) 
 def postponed(order: Sequence[Kernel], after: Dependences) -> list[Kernel]:
     """Kernels that store more than they read of others' results, right before the first that waits for them:
     until then that would only take up memory. Copies are not put off, as other work goes on beside them, but
-    for those of what is there from the start (`put_off_gathers`)."""
+    for those that wait for no other kernel's result (but such as only writes down what is in memory). All
+    made at once, the weights of every layer would be on every device before the first one is used; so each
+    comes right before the reader that comes before its own on its device."""
     place = {kernel: 2 * i for i, kernel in enumerate(order)}
+    first_reader = put_off_large(order, after, place)
+    copies = [k for k in first_reader if k.group.is_copy and not any(map(after.__getitem__, after[k]))]
+    readers: dict[str, set[int]] = {}
+    for copy in copies:
+        readers.setdefault(copy.root.device, set()).add(first_reader[copy])
+    reader_before = {(device, later): earlier for device, found in readers.items()
+                     for earlier, later in pairwise(sorted(found))}
+    for copy in copies:
+        earlier = reader_before.get((copy.root.device, first_reader[copy]), 0)
+        place[copy] = max(place[copy], earlier - 1)
+    put_off_large(order, after, place)  # what only those copies read
+    return sorted(order, key=place.__getitem__)
+
+
+def put_off_large(order: Sequence[Kernel], after: Dependences, place: dict[Kernel, int]) -> dict[Kernel, int]:
+    """Put kernels that store more than they read right before the first that waits for them. The result says
+    where that is for each kernel that another waits for."""
     first_reader: dict[Kernel, int] = {}
-    """where the first that waits for a kernel is"""
     for kernel in reversed(order):
         read = sum(map(_stored_bytes, kernel.after))
         if kernel in first_reader and not kernel.group.is_copy and _stored_bytes(kernel) > read:
             place[kernel] = first_reader[kernel] - 1
         for other in after[kernel]:
             first_reader[other] = min(first_reader.get(other, place[kernel]), place[kernel])
-    put_off_gathers(after, first_reader, place)
-    return sorted(order, key=place.__getitem__)
+    return first_reader
 
 
 def _write_in_circle(circle: Sequence[Kernel], after: Dependences) -> UOp:
