@@ -1,9 +1,9 @@
 """Which item of each source an item of a tensor needs.
 
-A `Point` is one item of a tensor-graph node: the node, an index expression for each axis, and the condition
-under which the item is wanted (None: always). `needs` says which points of its sources a point is computed
-from. Both the scheduler, which decides what to fuse, and `lower`, which builds the loop nest, walk the graph
-with it.
+An `Access` is one item of a tensor-graph node: an index expression for each axis, and the condition under
+which the item is wanted. Its methods say which item of what is below movement, or of what is summed up, that
+is. Both the scheduler, which decides what to fuse, and `lower`, which builds the loop nest, walk the graph
+with them.
 """
 from __future__ import annotations
 
@@ -18,17 +18,34 @@ from tinygrad.graph.uop import UOp
 from tinygrad.shape.shapetracker import ShapeTracker
 
 
-class Point(NamedTuple):
-    """One item of a node, for every value of the ranges in `index`."""
+class Access(NamedTuple):
+    """An access function: which item of a value is read, for every iteration of the loops in `index`, where
+    the predicate `valid` holds (None: always)."""
 
-    node: UOp
     index: tuple[UOp, ...]  # type: ignore[assignment]  # hides tuple.index, which says nothing here
-    valid: UOp | None
+    valid: UOp | None = None
 
     @property
     def ranges(self) -> frozenset[UOp]:
-        """The loops that this item changes with."""
-        return ranges_of(self.index, self.valid)
+        """The loops that it changes with."""
+        found = frozenset[UOp]().union(*(i.ranges for i in self.index))
+        return found if self.valid is None else found | self.valid.ranges
+
+    def through(self, tracker: ShapeTracker, shape: tuple[int, ...]) -> tuple[Access, UOp | None]:
+        """The item that a view of something of `shape` shows here, and the condition outside which zero shows
+        instead."""
+        index, whole_mask = tracker.indices(self.index, shape, TRUE if self.valid is None else self.valid)
+        mask = unless_always(whole_mask)
+        return Access(index, bounds_mask(both(self.valid, mask), index, shape)), mask
+
+    def of_base(self, node: UOp) -> tuple[Access, UOp | None]:
+        """The same of what `node` is movement of."""
+        return self.through(node.st, node.base.shape)
+
+    def reduced(self, axes: tuple[int, ...], loops: tuple[UOp, ...]) -> Access:
+        """The item that a REDUCE over `axes` adds up here, inside `loops`."""
+        places = dict(zip(axes, loops, strict=True))
+        return Access(tuple(places.get(axis, i) for axis, i in enumerate(self.index)), self.valid)
 
 
 def loops_over(extents: Iterable[int], first: int = 0) -> tuple[UOp, ...]:
@@ -36,18 +53,11 @@ def loops_over(extents: Iterable[int], first: int = 0) -> tuple[UOp, ...]:
     return tuple(ZERO if n == 1 else UOp.range(n, first + i) for i, n in enumerate(extents))
 
 
-def shared_loops(depth: int, extents: tuple[int, ...], index: tuple[UOp, ...],
-                 valid: UOp | None) -> tuple[object, ...]:
-    """What tells the loops of a REDUCE at `index` from those of others: it shares them with those that run
+def shared_loops(depth: int, extents: tuple[int, ...], access: Access) -> tuple[object, ...]:
+    """What tells the loops of a REDUCE at `access` from those of others: it shares them with those that run
     over equal extents for the same outer item, and have as many reduces below them (`depth`), for neither is
     made of the other then."""
-    return depth, extents, tuple(i for i in index if i.op is not Ops.CONST), valid
-
-
-def ranges_of(index: tuple[UOp, ...], valid: UOp | None) -> frozenset[UOp]:
-    """The loops that an item at `index`, wanted where `valid` holds, changes with."""
-    found = frozenset[UOp]().union(*[i.ranges for i in index])
-    return found if valid is None else found | valid.ranges
+    return depth, extents, tuple(i for i in access.index if i.op is not Ops.CONST), access.valid
 
 
 def bounds_mask(valid: UOp | None, index: tuple[UOp, ...], shape: tuple[int, ...]) -> UOp | None:
@@ -65,44 +75,17 @@ def bounds_mask(valid: UOp | None, index: tuple[UOp, ...], shape: tuple[int, ...
     return result
 
 
-def through_movement(point: Point) -> tuple[Point, UOp | None]:
-    """The point of `point.node.base` that shows at `point`, and the condition outside which zero shows
-    instead."""
-    base = point.node.base
-    index, valid, mask = shown_item(point.node.st, base.shape, point.index, point.valid)
-    return Point(base, index, valid), mask
-
-
-def shown_item(tracker: ShapeTracker, shape: tuple[int, ...], index: tuple[UOp, ...],
-               valid: UOp | None) -> tuple[tuple[UOp, ...], UOp | None, UOp | None]:
-    """Which item of something of `shape` a view of it shows at `index`, where `valid` holds: its index, the
-    condition under which it is wanted, and the one outside which zero shows instead."""
-    index, whole_mask = tracker.indices(index, shape, TRUE if valid is None else valid)
-    mask = unless_always(whole_mask)
-    return index, bounds_mask(both(valid, mask), index, shape), mask
-
-
-def reduced_point(point: Point, ranges: tuple[UOp, ...]) -> Point:
-    """The point of a REDUCE's source inside the loops `ranges`, one for each of its axes."""
-    return Point(point.node.src[0], reduced_index(point.index, point.node.arg[1], ranges), point.valid)
-
-
-def reduced_index(index: tuple[UOp, ...], axes: tuple[int, ...], ranges: tuple[UOp, ...]) -> tuple[UOp, ...]:
-    """The index of an item that a REDUCE over `axes`, at `index`, adds up inside the loops `ranges`."""
-    loops = dict(zip(axes, ranges, strict=True))
-    return tuple(loops.get(axis, i) for axis, i in enumerate(index))
-
-
 def range_extents(node: UOp) -> tuple[int, ...]:
     """The extents of the loops that a REDUCE of the tensor graph runs over."""
     return tuple(node.src[0].shape[axis] for axis in node.arg[1])
 
 
-def reduce_depth(root: UOp) -> dict[UOp, int]:
-    """For each REDUCE under `root`, how many reduces its deepest chain of sources has. Equal: independent."""
+def reduce_depth(order: Iterable[UOp]) -> dict[UOp, int]:
+    """For each node in `order`, sources first, how many reduces its deepest chain of sources has. REDUCEs of
+    equal depth do not depend on each other."""
     depth: dict[UOp, int] = {}
-    for node in root.toposort():
-        depth[node] = max((depth[s] for s in node.src), default=0) + (node.op is Ops.REDUCE)
+    for node in order:
+        depth[node] = max([depth[s] for s in node.src], default=0) + (node.op is Ops.REDUCE)
     return depth
 
 

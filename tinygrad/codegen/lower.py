@@ -15,13 +15,11 @@ from itertools import pairwise, permutations
 from tinygrad.codegen.collapse import collapsed_reduce, simplified
 from tinygrad.codegen.indexing import (
     ZERO,
-    Point,
+    Access,
     range_extents,
     reduce_depth,
-    reduced_point,
     shared_loops,
     splat_value,
-    through_movement,
 )
 from tinygrad.codegen.predicate import both, is_loaded_under
 from tinygrad.codegen.ranges import output_ranges, separate_loops
@@ -31,6 +29,8 @@ from tinygrad.graph.uop import UOp
 
 MOST_ORDERED = 4
 """Loops all of whose orders are tried, to find those in which a view is computed already."""
+Point = tuple[UOp, Access]
+"""A node of the tensor graph, and which of its items."""
 
 
 @graph_pass("lower")
@@ -40,10 +40,15 @@ def lower(ast: UOp) -> UOp:
     return _Lowering(ast).nest()
 
 
+def parameter(node: UOp, slot: int) -> UOp:
+    """An argument of a kernel, in the place of `node`."""
+    return UOp.new(Ops.PARAM, node.dtype, (), (slot, node.numel)).reshape(node.shape)
+
+
 def value_at(node: UOp, index: tuple[UOp, ...]) -> UOp:
     """The value of one item of a tensor-graph node, inside the loops that `index` is made of."""
     taken = (r.identity for i in index for r in i.ranges)
-    return _Lowering(node, 1 + max(taken, default=-1)).value(Point(node, index, None))
+    return _Lowering(node, 1 + max(taken, default=-1)).value(node, Access(index))
 
 
 class _Lowering:
@@ -51,7 +56,7 @@ class _Lowering:
 
     def __init__(self, ast: UOp, first_identity: int = 0) -> None:
         self.ast = ast
-        self.depth = reduce_depth(ast)
+        self.depth = reduce_depth(ast.toposort())
         self.identities = itertools.count(first_identity)
         self.output_ranges: dict[tuple[int, ...], tuple[UOp, ...]] = {}
         self.reduce_ranges: dict[tuple[object, ...], tuple[UOp, ...]] = {}
@@ -69,22 +74,22 @@ class _Lowering:
     def store(self, target: UOp, value: UOp) -> UOp:
         value, condition = value.src if value.op is Ops.LIVE_OUT else (value, None)
         index = self.output_index(value)
-        live_out = None if condition is None else self.value(Point(condition, index, None))
-        stored = self.value(Point(value, index, None))
-        place, mask = through_movement(Point(target, index, None))
+        live_out = None if condition is None else self.value(condition, Access(index))
+        stored = self.value(value, Access(index))
+        place, mask = Access(index).of_base(target)
         if mask is not None and live_out is None:
             raise RuntimeError(f"the target of an ASSIGN is padded: {target}")
         ranges = [r for r in index if r.op is Ops.RANGE]
         self.stored_over.update(ranges)
         self.loops_of_stores.append(frozenset(ranges))
-        return place.node.index(place.index[0], both(live_out, mask)).store(stored, *ranges)
+        return target.base.index(place.index[0], both(live_out, mask)).store(stored, *ranges)
 
     def output_index(self, value: UOp) -> tuple[UOp, ...]:
         """The loops over an output: those in which its value is already computed, or new ones. A row that
         a REDUCE reads has its outer loops and a new one of its own."""
         base = value.base
-        for point in self.values:
-            index = _index_of_view(value, point) if point.node in (value, base) else None
+        for node, access in self.values:
+            index = _index_of_view(value, node, access) if node in (value, base) else None
             if index is not None and self.can_be_nested(index):
                 inner = {i for i in index if i.op is Ops.RANGE} - self.stored_over
                 return tuple(self.new_range(i.extent) if i in inner else i for i in index)
@@ -102,78 +107,76 @@ class _Lowering:
     def new_range(self, extent: int) -> UOp:
         return ZERO if extent == 1 else UOp.range(extent, next(self.identities))
 
-    def value(self, root: Point) -> UOp:
-        """The loop-nest value of a point. Walks an explicit stack: chains of a thousand ops are fine."""
+    def value(self, node: UOp, access: Access) -> UOp:
+        """The loop-nest value of an item. Walks an explicit stack: chains of a thousand ops are fine."""
+        root = node, access
         stack: list[tuple[Point, list[Point] | None]] = [(root, None)]
         while stack:
             point, needed = stack.pop()
             if point in self.values:
                 continue
             if needed is None:
-                needed = self.needs(point)
+                needed = self.needs(*point)
                 stack.append((point, needed))
                 stack.extend((p, None) for p in reversed(needed))
             else:
-                self.values[point] = self.build(point, [self.values[p] for p in needed])
+                self.values[point] = self.build(*point, [self.values[p] for p in needed])
         return self.values[root]
 
-    def needs(self, point: Point) -> list[Point]:
-        """The points that the value of `point` is made from."""
-        node = point.node
+    def needs(self, node: UOp, access: Access) -> list[Point]:
+        """The points that the value of an item is made from."""
         if splat_value(node) is not None:
             return []
         if node.op in Family.MOVEMENT:
-            return [through_movement(point)[0]]
+            return [(node.base, access.of_base(node)[0])]
         if node.op is Ops.REDUCE:
-            return [reduced_point(point, self.ranges_of(point))]
-        computed_from = node.src if node.op in Family.ELEMENTWISE else ()
+            return [(node.src[0], access.reduced(node.arg[1], self.ranges_of(node, access)))]
         if node.op is Ops.LIVE_OUT:
-            computed_from = node.src[:1]
-        return [Point(s, point.index, point.valid) for s in computed_from]
+            return [(node.src[0], access)]
+        return [(s, access) for s in node.src] if node.op in Family.ELEMENTWISE else []
 
-    def ranges_of(self, point: Point) -> tuple[UOp, ...]:
-        """The loops of a REDUCE at `point`, shared with reduces alike."""
-        key = shared_loops(self.depth[point.node], range_extents(point.node), point.index, point.valid)
+    def ranges_of(self, node: UOp, access: Access) -> tuple[UOp, ...]:
+        """The loops of a REDUCE at `access`, shared with reduces alike."""
+        key = shared_loops(self.depth[node], range_extents(node), access)
         if key not in self.reduce_ranges:
-            self.reduce_ranges[key] = tuple(self.new_range(n) for n in range_extents(point.node))
+            self.reduce_ranges[key] = tuple(self.new_range(n) for n in range_extents(node))
         return self.reduce_ranges[key]
 
-    def build(self, point: Point, sources: list[UOp]) -> UOp:
-        node = point.node
+    def build(self, node: UOp, access: Access, sources: list[UOp]) -> UOp:
         if node.op is Ops.PARAM:
-            return node.index(point.index[0], point.valid).load()
+            return node.index(access.index[0], access.valid).load()
         constant = splat_value(node)
         if constant is not None:
             return UOp.const(constant.arg, node.dtype)
         if node.op is Ops.VARIABLE:
             return node.replace(src=())
         if node.op in Family.MOVEMENT:
-            mask = through_movement(point)[1]
+            mask = access.of_base(node)[1]
             if mask is None or is_loaded_under(sources[0], mask):
                 return sources[0]
             return simplified(Ops.WHERE, node.dtype, mask, sources[0], UOp.const(0, node.dtype))
         if node.op is Ops.LIVE_OUT:
             return sources[0]
         if node.op is Ops.REDUCE:
-            return collapsed_reduce(node.arg[0], sources[0], self.ranges_of(point))
+            return collapsed_reduce(node.arg[0], sources[0], self.ranges_of(node, access))
         return simplified(node.op, node.dtype, *sources)
 
 
-def _index_of_view(value: UOp, point: Point) -> tuple[UOp, ...] | None:
-    """Where `value` shows what is computed at `point`: an item of it, or of what it is a view of, for each
-    iteration of some loops. None where it shows that nowhere."""
-    if point.valid is not None or not runs_over(point.index, point.node.shape):
+def _index_of_view(value: UOp, node: UOp, access: Access) -> tuple[UOp, ...] | None:
+    """Where `value` shows what is computed of `node` at `access`: an item of it, or of what it is a view of,
+    for each iteration of some loops. None where it shows that nowhere."""
+    if access.valid is not None or not runs_over(access.index, node.shape):
         return None
-    if point.node is value:
-        return point.index
-    loops = [i for i in point.index if i.op is Ops.RANGE]
+    if node is value:
+        return access.index
+    loops = [i for i in access.index if i.op is Ops.RANGE]
     sizes = [n for n in value.shape if n != 1]
     for order in permutations(loops) if len(loops) == len(sizes) <= MOST_ORDERED else ():
         if [r.extent for r in order] == sizes:
             left = iter(order)
             index = tuple(ZERO if n == 1 else next(left) for n in value.shape)
-            shown, mask = through_movement(Point(value, index, None))
-            if mask is None and shown.index == point.index:
+            shown, mask = Access(index).of_base(value)
+            if mask is None and shown.index == access.index:
                 return index
     return None
 

@@ -6,12 +6,13 @@ memory of 42 GB/s, and a vector operation of one item 0.0085 ns on two cores at 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterable
+from functools import lru_cache, reduce
 from math import fsum
+from operator import or_
 
 from tinygrad.codegen.indexing import loops_over
-from tinygrad.codegen.lower import value_at
+from tinygrad.codegen.lower import parameter, value_at
 from tinygrad.dtype import dtypes
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
@@ -87,23 +88,19 @@ def needs_no_loop(reduce: UOp) -> bool:
     return reduce in closed_form_reduces(order)
 
 
-def compared_sums(order: Sequence[UOp], forced: Collection[UOp], closed: frozenset[UOp]) -> frozenset[UOp]:
+def compared_sums(order: Iterable[UOp], forced: Collection[UOp], closed: frozenset[UOp]) -> frozenset[UOp]:
     """The sums and products of floats in `order`, sources first, that both sides of a comparison are made of,
     and what is stored of such.
 
     `x == x.max()` needs one value of x. Two kernels, or two loops, may add up a sum in two orders, and round
     it to two values. Everything else is computed alike wherever it is computed again.
     """
-    if not _compares_sums(order, forced, closed):
-        return frozenset()
     sums: list[UOp] = []
     compared = 0
     below: dict[UOp, int] = {}
     """for each node a bit for every sum that it is made of, or for itself where it is stored"""
     for node in order:
-        bits = 0
-        for source in node.src:
-            bits |= below[source]
+        bits = reduce(or_, [below[source] for source in node.src] or [0])
         if _is_stored(node, forced):
             bits = 1 << len(sums) if bits else 0
         elif _is_rounded_sum(node, closed):
@@ -114,18 +111,6 @@ def compared_sums(order: Sequence[UOp], forced: Collection[UOp], closed: frozens
             compared |= below[node.src[0]] & below[node.src[1]]
         below[node] = bits
     return frozenset(sum_ for i, sum_ in enumerate(sums) if compared >> i & 1)
-
-
-def _compares_sums(order: Iterable[UOp], forced: Collection[UOp], closed: frozenset[UOp]) -> bool:
-    """Whether both sides of a comparison are made of sums. Most graphs have none, however many sums."""
-    made: set[UOp] = set()
-    """of sums"""
-    for node in order:
-        if _is_rounded_sum(node, closed) or not made.isdisjoint(node.src):
-            made.add(node)
-        if node.op in Family.COMPARE and node.src[0] is not node.src[1] and made.issuperset(node.src):
-            return True
-    return False
 
 
 def _is_stored(node: UOp, forced: Collection[UOp]) -> bool:
@@ -145,7 +130,7 @@ def _over_params(node: UOp, closed: set[UOp], large: set[UOp]) -> UOp:
     def param(n: UOp) -> UOp | None:
         if n not in large and (n.op in _WALKED or n in closed):
             return None
-        return UOp.new(Ops.PARAM, n.dtype, (), (next(slots), n.numel)).reshape(n.shape)
+        return parameter(n, next(slots))
 
     return node.replace(src=(node.src[0].rebuild(top_down=param),))
 

@@ -31,14 +31,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 
-from tinygrad.codegen.indexing import loops_over
+from tinygrad.codegen.indexing import Access, loops_over
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG
 from tinygrad.schedule.cost import LARGE_CONE, Work, better_stored, explain_storing
 from tinygrad.schedule.fusion_group import FusionGroup, FusionLegality, MultiOutputFusion, Use, device_of
-from tinygrad.schedule.node_summary import Access, GraphSummary, NodeSummary, OpPattern
+from tinygrad.schedule.node_summary import GraphSummary, NodeSummary
 from tinygrad.schedule.segments import ACCESS_OPERATIONS, MOST_OPERATIONS, segments_of, weight_of
 
 
@@ -49,7 +49,7 @@ class Kernel:
     root: UOp
     group: FusionGroup
     outputs: list[UOp] = field(default_factory=list)
-    after: set[Kernel] = field(default_factory=set)
+    after: dict[Kernel, None] = field(default_factory=dict)
     """kernels whose results this one reads"""
     own: set[UOp] = field(default_factory=set)
     """nodes that it computes for itself, even where another kernel stores them"""
@@ -110,13 +110,11 @@ class Fusion:
         summary = self.summary.of[node]
         if uses is not None and summary.role is not None and summary.role.is_between:
             uses = self.uses_outside_attention(node, summary, uses)
-        if summary.op in Family.TRANSFER:
-            self.store_apart(node, summary, uses or {})
-        elif summary.is_forced:
+        if summary.op in Family.TRANSFER or summary.is_forced:
             self.store(node, summary, uses or {})
         elif uses is None:
             return
-        elif summary.pattern is OpPattern.LEAF:
+        elif not node.src:
             self.note_reading(uses)
         elif self.is_of_other_segments(node, summary, uses) or (
                 summary.may_store and self.must_store(node, summary, uses)):
@@ -128,7 +126,7 @@ class Fusion:
     def is_of_other_segments(self, node: UOp, summary: NodeSummary, uses: UseSet) -> bool:
         """Whether a kernel of another segment than a node's wants it, where it does not cost next to nothing
         there."""
-        if not self.segment_of or summary.pattern not in (OpPattern.ELEMENTWISE, OpPattern.REDUCE):
+        if not self.segment_of or summary.op in Family.MOVEMENT:
             return False
         segment = self.segment_of.get(node)
         if all(kernel.segment == segment for kernel, _ in uses):
@@ -177,20 +175,24 @@ class Fusion:
 
     def store(self, node: UOp, summary: NodeSummary, uses: UseSet) -> None:
         """Let a kernel that uses a node store it, or else a new one."""
-        host = self.storing_kernel(summary, uses, self.segment_of.get(node))
+        segment = self.segment_of.get(node)
+        host = self.storing_kernel(summary, uses, segment)
         if host is None:
-            self.store_apart(node, summary, uses)
-            return
-        kernel, found = host
+            group = self.new_group(summary, device_of(summary, numbered(uses)))
+            kernel = Kernel(node, group, segment=segment)
+            self.kernels.append(kernel)
+            index, access = group.index, Access(group.index)
+        else:
+            kernel, found = host
+            kernel.group, index, access = found.group, found.index, found.access
         kernel.outputs.append(node)
-        kernel.group = found.group
-        kernel.output_loops[node] = found.index
+        kernel.output_loops[node] = index
         self.stored[node] = kernel
         for user, _ in uses:
             if user is not kernel:
-                user.after.add(kernel)
+                user.after[kernel] = None
                 user.operations += ACCESS_OPERATIONS
-        self.pass_on(kernel, node, summary, found.access)
+        self.pass_on(kernel, node, summary, access)
 
     def storing_kernel(self, summary: NodeSummary, uses: UseSet, segment: int |
                        None) -> tuple[Kernel, MultiOutputFusion] | None:
@@ -206,40 +208,23 @@ class Fusion:
                 return kernel, host
         return None
 
-    def store_apart(self, node: UOp, summary: NodeSummary, uses: UseSet) -> None:
-        """Let a new kernel store a node."""
-        group = self.new_group(summary, device_of(summary, numbered(uses)))
-        kernel = Kernel(node, group, [node], output_loops={node: group.index},
-                        segment=self.segment_of.get(node))
-        self.kernels.append(kernel)
-        self.stored[node] = kernel
-        for user, _ in uses:
-            user.after.add(kernel)
-            user.operations += ACCESS_OPERATIONS
-        self.pass_on(kernel, node, summary, Access(group.index, None))
-
     # --- following a value to its sources -------------------------------------------------------------------
 
     def pass_on(self, kernel: Kernel, node: UOp, summary: NodeSummary, access: Access) -> None:
         """`access` of a node is computed inside `kernel`: its sources are used there."""
-        pattern = summary.pattern
         kernel.computed.append(node)
         kernel.operations += weight_of(summary.op)
-        if pattern is OpPattern.ELEMENTWISE:
-            for source in node.src:
-                self.use(source, kernel, access)
-        elif pattern is OpPattern.MOVEMENT:
-            assert summary.view_map is not None
+        if summary.view_map is not None:
             if not summary.view_map.is_constant:
                 self.use(self.summary.base[node], kernel, summary.view_map.access_at(access))
-        elif pattern is OpPattern.REDUCE:
+        elif summary.op is Ops.REDUCE:
             self.use(node.src[0], kernel, self.into_reduce(kernel, node, summary, access))
-        elif pattern is OpPattern.ASSIGN:
+        elif summary.op is Ops.ASSIGN:
             self.use(node.src[1], kernel, access)
-        elif summary.op is Ops.COLLECTIVE:
-            whole = Access(loops_over(node.src[0].shape), None)
+        else:  # item by item, but for a COLLECTIVE, which takes all
+            access = Access(loops_over(node.src[0].shape)) if summary.op is Ops.COLLECTIVE else access
             for source in node.src:
-                self.use(source, kernel, whole)
+                self.use(source, kernel, access)
 
     def into_reduce(self, kernel: Kernel, node: UOp, summary: NodeSummary, access: Access) -> Access:
         """The item that a REDUCE reads inside its loops, which `kernel` gets."""

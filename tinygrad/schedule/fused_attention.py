@@ -9,99 +9,91 @@ than reading what would have been stored, and between forward and backward no me
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tinygrad.codegen.lower import lower
+from tinygrad.codegen.lower import lower, parameter
 from tinygrad.codegen.opt.choose_gpu import runs_as_fused_attention
-from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, NOOPT
 from tinygrad.schedule.products import is_contraction
-from tinygrad.schedule.split import COMPUTED_IN_PLACE, runs_blocks, weighs_by_softmax
+from tinygrad.schedule.split import COMPUTED_IN_PLACE, machine_of, runs_blocks, weighs_by_softmax
 
 
-@dataclass(frozen=True, eq=False)
-class FusedAttention:
-    """A contraction whose weights are computed in its own kernel: the REDUCEs of that, itself among them, and
-    what is made of them."""
+@dataclass(frozen=True, slots=True)
+class AttentionRole:
+    """A node's part in fused attention."""
 
     root: UOp
-    reduces: frozenset[UOp]
-    between: frozenset[UOp]
+    """its result: a contraction whose weights are computed in its own kernel"""
+    is_root: bool
+    is_between: bool
+    """it is one of the other REDUCEs, or made of them"""
 
 
 def fused_attentions(order: Sequence[UOp], forced: set[UOp],
-                     closed: frozenset[UOp]) -> dict[UOp, FusedAttention]:
-    """For each node of fused attention, down to what is stored, the whole. `order` is the whole graph,
-    sources first; `forced` is stored in any case, `closed` needs no loop."""
-    roots = [n for n in order if n.op is Ops.REDUCE and n not in closed and n.arg[0] is Ops.ADD
-             and _has_units(n.device) and is_contraction(n) and weighs_by_softmax(n, forced)]
-    if not roots or NOOPT:
-        return {}
-    found: dict[UOp, FusedAttention] = {}
-    number = {node: i for i, node in enumerate(order)}
-    for root in roots:
-        subgraph = _Subgraph(root, forced, closed)
-        inside = subgraph.between(number)
-        if _is_one_kernel(subgraph.alone(), root.device, bool(ALLOW_TF32)):
-            attention = FusedAttention(root, frozenset(n for n in inside if n.op is Ops.REDUCE),
-                                       frozenset(inside))
-            found |= {n: attention for n in subgraph.nodes
-                      if n not in subgraph.ends and (n in inside or n not in found)}
+                     closed: frozenset[UOp]) -> dict[UOp, AttentionRole]:
+    """For each node of fused attention, down to what is stored, its role. `order` is the whole graph, sources
+    first; `forced` is stored in any case, `closed` needs no loop."""
+    found: dict[UOp, AttentionRole] = {}
+    for root in order if not NOOPT else ():
+        if root.op is Ops.REDUCE and root not in closed and _has_units(root.device) \
+                and is_contraction(root) and weighs_by_softmax(root, forced):
+            ends = _ends(root, forced, closed)
+            if _is_one_kernel(_alone(root, ends), root.device, bool(ALLOW_TF32)):
+                found |= _roles(root, ends, closed, found)
     return found
 
 
-def _has_units(device: object) -> bool:
-    return (device is None or isinstance(device, str)) and runs_blocks(device) and \
-        bool(Device[device or Device.DEFAULT].renderer.machine.matrix_units)
+def _has_units(device: str | None) -> bool:
+    return runs_blocks(device) and bool(machine_of(device).matrix_units)
 
 
-class _Subgraph:
-    """A contraction down to memory, and to the sums that its factors and those of its weights are made of."""
-
-    def __init__(self, root: UOp, forced: set[UOp], closed: frozenset[UOp]) -> None:
-        self.root = root
-        self.closed = closed
-        self.nodes: dict[UOp, bool] = {}
-        """whether a node is part of a factor of the first product: a sum there has a kernel of its own"""
-        self.ends: dict[UOp, UOp] = {}
-        """what is stored, and a buffer in its place"""
-        pending = [(root, False)]
-        while pending:
-            node, is_factor = pending.pop()
-            if node in self.ends or (node in self.nodes and self.nodes[node] >= is_factor):
-                continue
-            self.nodes[node] = is_factor
-            is_sum = node.op is Ops.REDUCE and node not in closed
-            if node is not root and (node in forced or (is_sum and is_factor)
-                                     or (node.op not in COMPUTED_IN_PLACE and node.op is not Ops.REDUCE)):
-                self.ends[node] = _parameter(node, len(self.ends) + 1)
-                continue
+def _ends(root: UOp, forced: set[UOp], closed: frozenset[UOp]) -> dict[UOp, UOp]:
+    """What is stored of all that a contraction is made of, each with a buffer in its place: memory, and the
+    sums that its factors and those of its weights are made of, which have kernels of their own."""
+    ends: dict[UOp, UOp] = {}
+    seen: dict[UOp, bool] = {}
+    """whether a node is part of a factor of the first product"""
+    pending = [(root, False)]
+    while pending:
+        node, is_factor = pending.pop()
+        if node in ends or seen.get(node, -1) >= is_factor:
+            continue
+        seen[node] = is_factor
+        is_sum = node.op is Ops.REDUCE and node not in closed
+        if node is not root and (node in forced or (is_sum and is_factor)
+                                 or node.op not in COMPUTED_IN_PLACE | {Ops.REDUCE}):
+            ends[node] = parameter(node, len(ends) + 1)
+        else:
             is_product = is_sum and node is not root and is_contraction(node)
             pending.extend((source, is_factor or is_product) for source in node.src)
-
-    def between(self, number: Mapping[UOp, int]) -> set[UOp]:
-        """The sums of the piece, and what is made of them."""
-        made: set[UOp] = set()
-        for node in sorted(self.nodes, key=number.__getitem__):
-            own = node.op is Ops.REDUCE and node not in self.closed
-            if node not in self.ends and not self.nodes[node] and (own or not made.isdisjoint(node.src)):
-                made.add(node)
-        return made
-
-    def alone(self) -> UOp:
-        """A kernel that stores the contraction."""
-        value = self.root.substitute(self.ends)
-        return UOp.sink([UOp.new(Ops.ASSIGN, value.dtype, (_parameter(value, 0), value))])
+    return ends
 
 
-def _parameter(node: UOp, slot: int) -> UOp:
-    return UOp.new(Ops.PARAM, node.dtype, (), (slot, node.numel)).reshape(node.shape)
+def _roles(root: UOp, ends: Collection[UOp], closed: frozenset[UOp],
+           others: Collection[UOp]) -> dict[UOp, AttentionRole]:
+    """The roles of the nodes down to these ends, but of `others` those only that are between."""
+    roles: dict[UOp, AttentionRole] = {}
+    between: set[UOp] = set()
+    for node in root.toposort(stop=ends.__contains__):
+        if node in ends:
+            continue
+        if (node.op is Ops.REDUCE and node not in closed) or not between.isdisjoint(node.src):
+            between.add(node)
+        if node in between or node not in others:
+            roles[node] = AttentionRole(root, node is root, node in between and node is not root)
+    return roles
+
+
+def _alone(root: UOp, ends: Mapping[UOp, UOp]) -> UOp:
+    """A kernel that stores the contraction."""
+    value = root.substitute(ends)
+    return UOp.sink([UOp.new(Ops.ASSIGN, value.dtype, (parameter(value, 0), value))])
 
 
 @lru_cache(maxsize=4096)
 def _is_one_kernel(ast: UOp, device: str | None, may_round_to_tf32: bool) -> bool:
-    return runs_as_fused_attention(lower(ast), Device[device or Device.DEFAULT].renderer.machine)
+    return runs_as_fused_attention(lower(ast), machine_of(device))

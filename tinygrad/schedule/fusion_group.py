@@ -13,17 +13,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tinygrad.codegen.indexing import loops_over, shared_loops
+from tinygrad.codegen.indexing import Access, loops_over, shared_loops
 from tinygrad.codegen.lower import runs_over
 from tinygrad.codegen.opt.panels import MOST_VECTORS
 from tinygrad.codegen.opt.tiles import most_rows
+from tinygrad.codegen.ranges import iterations
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.cost import LARGE_CONE, STORE_COST
 from tinygrad.schedule.layout import worth_ordering
-from tinygrad.schedule.node_summary import Access, NodeSummary
+from tinygrad.schedule.node_summary import NodeSummary
 from tinygrad.schedule.split import machine_of, runs_blocks
 
 SERIAL_WORK = 1 << 15
@@ -131,9 +132,9 @@ class FusionGroup:
         """True for a node of fused attention and a kernel that reduces nothing else."""
         if summary.role is None:
             return False
-        links = [reduce.role for reduce, _ in self.reduces]
-        inside = all(k is not None and k.attention is summary.role.attention and k.is_reduce for k in links)
-        return inside and any(k is not None and k.is_root for k in links)
+        roles = [reduce.role for reduce, _ in self.reduces]
+        return (all(r is not None and r.root is summary.role.root for r in roles)
+                and any(r is not None and r.is_root for r in roles))
 
     def may_fuse_reduce(self, summary: NodeSummary, access: Access) -> bool:
         """True if the loops of a REDUCE at `access` have a place in a kernel that leaves enough to share out:
@@ -278,11 +279,6 @@ class FusionGroup:
                    for operand in summary.operands_at(access) for i in operand.index[-1:])
 
 
-def iterations(loops: Iterable[UOp]) -> int:
-    """How often what is inside of all these loops runs."""
-    return int(prod(loop.extent for loop in loops))
-
-
 class Use(NamedTuple):
     """A kernel, by its number among those that use a node, and the item that it wants."""
 
@@ -417,7 +413,7 @@ class FusionLegality:
         `depth` tells reduces that do not depend on each other from those that may: it is the same for the
         former. `again`: the REDUCE is the one that the kernel took last, at another item.
         """
-        key = shared_loops(depth, summary.extents, access.index, access.valid), summary.is_closed
+        key = shared_loops(depth, summary.extents, access), summary.is_closed
         loops = group.reduce_ranges.get(key)
         if loops is None:
             loops = loops_over(summary.extents, group.range_count)
@@ -442,7 +438,7 @@ class FusionLegality:
     def multi_outputs(self, summary: NodeSummary, uses: tuple[Use, ...]) -> tuple[MultiOutputFusion, ...]:
         """The kernels that compute every item of a node exactly once for their own use, or cache its rows,
         and may store it."""
-        if summary.is_buffered:
+        if summary.is_buffered or summary.op in Family.TRANSFER:
             return ()
         device = device_of(summary, uses)
         by_kernel: dict[int, list[Use]] = defaultdict(list)

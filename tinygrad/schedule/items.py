@@ -6,12 +6,13 @@ hold it. Kernels of equal structure have the very same `ast` object, whatever bu
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tinygrad import observer
 from tinygrad.device import Device
+from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import AxisOrder, Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
@@ -22,11 +23,8 @@ from tinygrad.schedule.layout import axis_order, cuts_loop, with_axes_joined, wo
 from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, over_memory
 from tinygrad.schedule.node_summary import COMPUTED_AGAIN
-from tinygrad.schedule.order import KernelOrder
+from tinygrad.schedule.order import ordered_kernels
 from tinygrad.schedule.simplify import simplified_graph
-
-LIVE_OUT_OPERATIONS = 32
-"""Operations above a LIVE_OUT that are looked through for what a kernel stores."""
 
 
 class BoundVariable(NamedTuple):
@@ -112,7 +110,7 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
         fusion = Fusion(nodes, forced, buffered, segment_of)
         if not segment_of and (segment_of := fusion.segments()):
             continue
-        order, hazards = KernelOrder(fusion).ordered_kernels()
+        order, hazards = ordered_kernels(fusion)
         if not hazards:
             break
         if hazards <= buffered:
@@ -223,10 +221,9 @@ class _ScheduleWriter:
     def __init__(self, order: Sequence[UOp], fusion: Fusion, visible: set[UOp]) -> None:
         self.fusion = fusion
         self.fixed_layout = visible | {s for n in fusion.stored if n.op in Family.TRANSFER for s in n.src}
-        self.fixed_layout |= {n for kernel in fusion.kernels for n in _read_in_order(kernel, fusion.stored)}
+        self.fixed_layout |= {n for n, kernel in fusion.stored.items() if self.is_read_in_order(n, kernel)}
         """what users and copies expect in row-major order, and what is read beside that"""
         self.buffer_of: dict[UOp, UOp] = {}
-        self.live_out = _above_live_outs(fusion.summary.of)
         for kernel in fusion.kernels:
             for node in kernel.outputs:
                 self.buffer_of[node] = self.storage(node)
@@ -234,23 +231,24 @@ class _ScheduleWriter:
                                                                                    order)) else set()
 
     def inside(self, kernel: Kernel) -> list[UOp]:
-        """The nodes that a kernel computes: those of its values, above what it reads from memory."""
+        """The nodes that a kernel computes, with all movement between them and what it reads."""
         found: dict[UOp, None] = {}
-
-        def is_read(node: UOp) -> bool:
-            return node in self.fusion.stored and node not in kernel.outputs and node not in kernel.own
-
-        for output in kernel.outputs:
-            value = output.src[-1] if output.op in (Ops.ASSIGN, Ops.CONTIGUOUS, Ops.COPY) else output
-            self.add_inside(value, is_read, found)
-        return [node for node in found if not is_read(node)]
-
-    def add_inside(self, value: UOp, is_read: Callable[[UOp], bool], found: dict[UOp, None]) -> None:
-        """Add the nodes of a value down to those that are read, and those of ASSIGNs that it stores."""
-        for node in value.toposort(stop=lambda n: is_read(n) or n.op is Ops.ASSIGN):
+        for node in reversed(kernel.computed):
+            base = self.fusion.summary.base.get(node)
+            while base is not None and node.src[0] is not base:
+                found[node] = None
+                node = node.src[0]
             found[node] = None
-            if node.op is Ops.ASSIGN and not is_read(node):
-                self.add_inside(node.src[1], is_read, found)
+        return list(found)
+
+    def is_read_in_order(self, node: UOp, kernel: Kernel) -> bool:
+        """Whether another kernel, that writes into a user's memory, reads this result of `kernel` item by
+        item beside that: it is best in the order of that memory (parts of a weight's gradient, by its
+        update)."""
+        return any(user is not kernel and any(n.op is Ops.ASSIGN for n in user.outputs)
+                   and access.valid is None
+                   and _loops(access.index) in map(_loops, user.output_loops.values())
+                   for user, access in self.fusion.uses.get(node, ()))
 
     def storage(self, node: UOp) -> UOp:
         """The view that holds a stored node."""
@@ -336,30 +334,8 @@ class _ScheduleWriter:
                             tuple(kernel_graph.variables.values()))
 
 
-def _read_in_order(kernel: Kernel, stored: Mapping[UOp, Kernel]) -> set[UOp]:
-    """What a kernel that writes into a user's memory reads item by item beside that, of what others have
-    `stored`: best in the order of that memory (parts of a weight's gradient, by its update)."""
-    if not any(node.op is Ops.ASSIGN for node in kernel.outputs):
-        return set()
-    found: set[UOp] = set()
-    seen: set[UOp] = set()
-    stack = list(kernel.outputs)
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if stored.get(node, kernel) is not kernel:
-            found.add(node)
-        elif node.op in Family.ELEMENTWISE or node.op is Ops.ASSIGN:
-            stack.extend(node.src)
-        elif node.op is Ops.RESHAPE and _without_ones(node) == _without_ones(node.src[0]):
-            stack.append(node.src[0])
-    return found
-
-
-def _without_ones(node: UOp) -> list[int]:
-    return [n for n in node.shape if n != 1]
+def _loops(index: tuple[UOp, ...]) -> list[UOp]:
+    return [i for i in index if i.op is not Ops.CONST]
 
 
 class _KernelGraph:
@@ -427,42 +403,24 @@ class _KernelGraph:
     def stored(self, node: UOp) -> UOp:
         """The value of an output, and the predicate where it is live out."""
         value = self.written(node)
-        condition = live_out_of(node) if node in self.writer.live_out else None
+        condition = live_out_condition.of(node.src[1] if node.op is Ops.ASSIGN else node)
         if value.op is Ops.LIVE_OUT or condition is None:
             return value
         return UOp.new(Ops.LIVE_OUT, node.dtype, (value, self.written(condition)))
 
 
-def _above_live_outs(order: Iterable[UOp]) -> set[UOp]:
-    """The nodes in `order`, sources first, for which `live_out_of` may find something."""
-    found: set[UOp] = set()
-    for node in order:
-        if node.op is Ops.LIVE_OUT or (found and node.op in _PASSES_LIVE_OUT
-                                       and not found.isdisjoint(node.src)):
-            found.add(node)
-    return found
-
-
-def live_out_of(node: UOp) -> UOp | None:
-    """The condition outside which the items of `node` do not matter, since what it is computed from item by
-    item does not; None where none is found. (A WHERE may choose something else there.)"""
-    seen: set[UOp] = set()
-    pending: list[tuple[UOp, tuple[UOp, ...]]] = [(node.src[1] if node.op is Ops.ASSIGN else node, ())]
-    """values, and the movement between each of them and the node, innermost last"""
-    while pending and len(seen) < LIVE_OUT_OPERATIONS:
-        value, movements = pending.pop()
-        seen.add(value)
-        if value.op is Ops.LIVE_OUT:
-            condition = value.src[1]
-            for movement in reversed(movements):
-                condition = condition.moved(movement.op, movement.arg)
-            return condition
-        if value.op in _KEEPS_EVERY_ITEM:
-            pending.append((value.src[0], (*movements, value)))
-        elif value.op in Family.ELEMENTWISE and value.op is not Ops.WHERE:
-            pending.extend((s, movements) for s in value.src if s not in seen)
+def _passed_up(node: UOp) -> UOp | None:
+    if node.op is Ops.LIVE_OUT:
+        return node.src[1]
+    if node.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND):
+        condition = live_out_condition.of(node.src[0])
+        return None if condition is None else condition.moved(node.op, node.arg)
+    if node.op in Family.ELEMENTWISE and node.op is not Ops.WHERE:
+        found = (live_out_condition.of(source) for source in reversed(node.src))
+        return next((condition for condition in found if condition is not None), None)
     return None
 
 
-_KEEPS_EVERY_ITEM = (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND)
-_PASSES_LIVE_OUT = Family.ELEMENTWISE.union(_KEEPS_EVERY_ITEM, {Ops.ASSIGN})
+live_out_condition = Synthesized(_passed_up, "_live_out_condition")
+"""The condition outside which the items of a node do not matter, since what it is computed from item by item
+does not; None where none is known. (A WHERE may choose something else there.)"""

@@ -13,34 +13,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from tinygrad.codegen.indexing import ranges_of, reduced_index, shown_item
+from tinygrad.codegen.indexing import Access, reduce_depth
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.cost import closed_form_reduces, compared_sums, has_statistics, reads_memory
-from tinygrad.schedule.fused_attention import FusedAttention, fused_attentions
+from tinygrad.schedule.fused_attention import AttentionRole, fused_attentions
 from tinygrad.schedule.products import is_block_product, is_contraction, product_of, sums_outer_products
 from tinygrad.shape.shapetracker import ShapeTracker
-
-
-class Access(NamedTuple):
-    """An access function: which item of a value is read, for every iteration of the loops in `index`, where
-    the predicate `valid` holds (None: always)."""
-
-    index: tuple[UOp, ...]  # type: ignore[assignment]  # hides tuple.index, which says nothing here
-    valid: UOp | None
-
-    @property
-    def ranges(self) -> frozenset[UOp]:
-        """The loops that it changes with."""
-        return ranges_of(self.index, self.valid)
-
-    def reduced(self, axes: tuple[int, ...], loops: tuple[UOp, ...]) -> Access:
-        """The item that a REDUCE over `axes` reads inside `loops`."""
-        return Access(reduced_index(self.index, axes, loops), self.valid)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -56,8 +38,7 @@ class ViewMap:
     def access_at(self, access: Access) -> Access:
         """The item that shows at `access`."""
         if access not in self.found:
-            index, valid, _ = shown_item(self.tracker, self.shape, *access)
-            self.found[access] = Access(index, valid)
+            self.found[access] = access.through(self.tracker, self.shape)[0]
         return self.found[access]
 
 
@@ -67,28 +48,6 @@ class Product:
 
     itemsize: int
     operands: tuple[ViewMap, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionRole:
-    """A node's part in fused attention (`fused_attention.py`)."""
-
-    attention: FusedAttention
-    is_root: bool
-    """it is the result"""
-    is_reduce: bool
-    """it is one of the reduces"""
-    is_between: bool
-    """it is made of them, but not the result"""
-
-    @staticmethod
-    def of(node: UOp, attention: FusedAttention | None) -> AttentionRole | None:
-        """None for a node outside of any."""
-        if attention is None:
-            return None
-        is_root = node is attention.root
-        return AttentionRole(attention, is_root, node in attention.reduces, node in attention.between
-                             and not is_root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,30 +72,6 @@ class Cone(NamedTuple):
     view_maps: tuple[ViewMap, ...]
     """of the movement between them, the last first"""
     nodes: frozenset[UOp]
-
-
-class OpPattern(Enum):
-    """How a value reads its sources (the operator patterns of Chen et al., TVM, 2018)."""
-
-    __hash__ = object.__hash__
-    LEAF = auto()
-    """it has none that are computed"""
-    MOVEMENT = auto()
-    REDUCE = auto()
-    ASSIGN = auto()
-    """its second source, item by item"""
-    ELEMENTWISE = auto()
-    """all of them, item by item"""
-    OPAQUE = auto()
-    """not at all"""
-
-
-_PATTERNS = {
-    **dict.fromkeys((Ops.BUFFER, Ops.SINK, Ops.CONST, Ops.VARIABLE), OpPattern.LEAF),
-    **dict.fromkeys(Family.MOVEMENT,
-                    OpPattern.MOVEMENT), Ops.REDUCE: OpPattern.REDUCE, Ops.ASSIGN: OpPattern.ASSIGN,
-    **dict.fromkeys(Family.ELEMENTWISE | {Ops.CONTIGUOUS, Ops.COPY, Ops.LIVE_OUT}, OpPattern.ELEMENTWISE),
-}
 
 
 COMPUTED_AGAIN = (Ops.CONST, Ops.VARIABLE)
@@ -165,7 +100,6 @@ class NodeSummary:
     """What fusion decisions know of a node. Nodes that are alike share one object."""
 
     op: Ops
-    pattern: OpPattern
     shape: tuple[int, ...]
     device: Any
     is_forced: bool
@@ -187,8 +121,8 @@ class NodeSummary:
     """of a LIVE_OUT: its value"""
     role: AttentionRole | None
     epilogue: Epilogue | None
-    reduction: tuple[Ops, tuple[int, ...]] | None = None
-    """of a REDUCE, as is what follows: its operation, and the axes"""
+    axes: tuple[int, ...] = ()
+    """those that a REDUCE runs over; what follows is of a REDUCE too"""
     source_shape: tuple[int, ...] = ()
     sums_outer_products: bool = False
     is_contraction: bool = False
@@ -203,11 +137,6 @@ class NodeSummary:
     @property
     def numel(self) -> int:
         return int(prod(self.shape))
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """Those that a REDUCE runs over."""
-        return self.reduction[1] if self.reduction else ()
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -247,11 +176,9 @@ class GraphSummary:
         self.epilogues: dict[UOp, Epilogue] = {}
         self.readers = Counter(source for node in order for source in node.src)
         """how many nodes read each"""
-        self.depth: dict[UOp, int] = {}
-        """for each node, how many reduces its deepest chain of sources has"""
+        self.depth = reduce_depth(order)
         self.of: dict[UOp, NodeSummary] = {}
         for node in order:
-            self.depth[node] = max([self.depth[s] for s in node.src], default=0) + (node.op is Ops.REDUCE)
             self.note_unpacking(node)
             if node.op in Family.MOVEMENT:
                 self.note_movement(node)
@@ -313,14 +240,14 @@ class GraphSummary:
 
     def fields(self, node: UOp) -> tuple[Any, ...]:
         """Those of the summary of a node whose sources have theirs."""
-        common = (node.op, _PATTERNS.get(node.op, OpPattern.OPAQUE), node.shape, node.device,
+        common = (node.op, node.shape, node.device,
                   node in self.forced, node in self.buffered_assigns, reads_memory.of(node),
                   has_statistics.of(node), node in self.closed, node in self.compared, self.may_store(node),
                   self.view_map_by.get(node), self.of[node.src[0]] if node.op is Ops.LIVE_OUT else None,
-                  AttentionRole.of(node, self.attention_of.get(node)), self.epilogues.get(node))
+                  self.attention_of.get(node), self.epilogues.get(node))
         if node.op is not Ops.REDUCE:
             return common
-        return (*common, node.arg, node.src[0].shape, sums_outer_products(node), is_contraction(node),
+        return (*common, node.arg[1], node.src[0].shape, sums_outer_products(node), is_contraction(node),
                 is_block_product(node), self.product(product_of(node)))
 
     def may_store(self, node: UOp) -> bool:

@@ -17,7 +17,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import is_symbolic, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.products import TILE, is_contraction, own_axes, product_of, uncast
+from tinygrad.schedule.products import TILE, Operands, is_contraction, own_axes, product_of, uncast
 from tinygrad.schedule.split import core_machine
 
 LINE_BYTES = 64
@@ -78,17 +78,15 @@ def _operand_to_pack(node: UOp) -> UOp | None:
     if product is None or is_symbolic(product.shape) or not is_contraction(node):
         return None
     machine = core_machine(node.device)
-    operands = [uncast(s) for s in product.src]
+    values = [uncast(s) for s in product.src]
     if machine is None:
-        return next((o for o in operands if _has_no_rows(o, product)), None)
-    if not all(_jumps(o, node.arg[1]) for o in operands):
+        return next((v for v in values if _has_no_rows(v, product)), None)
+    if not all(_jumps(v, node.arg[1]) for v in values):
         return None
-    axes = [own_axes(o) for o in operands]
-    batch = axes[0] & axes[1] - set(node.arg[1])
-    sizes = [prod(product.shape[a] for a in own - batch) for own in axes]
+    operands = Operands.of(node, values)
+    sizes = [operands.items(own - operands.batch) for own in operands.own]
     smaller = sizes.index(min(sizes))
-    readers = prod(product.shape[a] for a in axes[1 - smaller] - axes[smaller])
-    single = operands[smaller]
+    single, readers = values[smaller], operands.items(operands.own[1 - smaller] - operands.own[smaller])
     if readers < WORTHWHILE_READS * TILE or 2 * sizes[smaller] * single.dtype.itemsize <= machine.l2_bytes:
         return None
     return single

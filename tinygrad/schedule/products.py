@@ -1,10 +1,13 @@
 """Sums of products in the tensor graph, before there are ranges to recognise them by."""
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from tinygrad.codegen.indexing import range_extents
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import is_symbolic
-from tinygrad.graph.uop import UOp
+from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import prod
 
 CONTRACTION_LENGTH = 16
@@ -66,6 +69,33 @@ def scales_blocks(node: UOp) -> bool:
     return False
 
 
+class Operands(NamedTuple):
+    """Of a sum of products: the axes that it runs over, and those along which each operand changes."""
+
+    shape: Shape
+    reduced: set[int]
+    own: list[set[int]]
+
+    @staticmethod
+    def of(node: UOp, values: Iterable[UOp]) -> Operands:
+        """Those of a REDUCE, as they are or without casts."""
+        return Operands(node.src[0].shape, set(node.arg[1]), [own_axes(value) for value in values])
+
+    @property
+    def batch(self) -> set[int]:
+        """The axes of results along which both change."""
+        return self.own[0] & self.own[1] - self.reduced
+
+    @property
+    def sides(self) -> list[int]:
+        """How many rows and columns the results have: items of those axes along which only one changes."""
+        return [self.items(self.own[i] - self.own[1 - i] - self.reduced) for i in (0, 1)]
+
+    def items(self, axes: Iterable[int]) -> int:
+        """As many as there are along some axes."""
+        return int(prod(self.shape[a] for a in axes))
+
+
 def reread_bytes(node: UOp) -> int:
     """The memory that a core walks through again for each tile of results, where a contraction sums over what
     lies outermost in both operands (the gradient of a weight, over the images of a batch): a panel of one
@@ -73,20 +103,19 @@ def reread_bytes(node: UOp) -> int:
     product = product_of(node)
     if product is None:
         return 0
-    reduced, shape = set(node.arg[1]), product.shape
+    operands = Operands.of(node, product.src)
     strides = [[abs(stride) for stride in s.st.views[-1].strides] for s in product.src]
-    if any(s.index(max(s)) not in reduced for s in strides):
+    if any(s.index(max(s)) not in operands.reduced for s in strides):
         return 0
-    own = [own_axes(s) for s in product.src]
-    batch = own[0] & own[1] - reduced
     read = 0
-    for operand, axes in zip(product.src, own, strict=True):
-        memory = _stored(operand).numel
-        rows = prod(shape[a] for a in axes - reduced - batch)
-        products = prod(shape[a] for a in axes & reduced)
-        windowed = products * rows * prod(shape[a] for a in batch) > memory
-        items = memory / prod(shape[a] for a in batch) if windowed else products * min(rows, TILE)
-        read += int(items * operand.dtype.itemsize)
+    repeats = operands.items(operands.batch)
+    for value, axes in zip(product.src, operands.own, strict=True):
+        memory = view_of_stored(value).base.numel
+        products = operands.items(axes & operands.reduced)
+        rows = operands.items(axes - operands.reduced - operands.batch)
+        windowed = products * rows * repeats > memory
+        items = memory / repeats if windowed else products * min(rows, TILE)
+        read += int(items * value.dtype.itemsize)
     return read
 
 
@@ -100,12 +129,10 @@ def panel_bytes(node: UOp) -> int:
         return 0
     if any(view_of_stored(s).dtype.itemsize < product.dtype.itemsize for s in product.src):
         return 0
-    reduced, shape = set(node.arg[1]), product.shape
-    own = [own_axes(s) for s in product.src]
-    sides = [prod(shape[a] for a in own[i] - own[1 - i] - reduced) for i in (0, 1)]
-    if not reduced <= own[0] & own[1] or min(sides) < FEW_ROWS:
+    operands = Operands.of(node, product.src)
+    if not operands.reduced <= operands.own[0] & operands.own[1] or min(operands.sides) < FEW_ROWS:
         return 0
-    return int(prod(shape[a] for a in reduced) * TILE * product.dtype.itemsize)
+    return operands.items(operands.reduced) * TILE * product.dtype.itemsize
 
 
 def own_axes(operand: UOp) -> set[int]:
@@ -128,13 +155,6 @@ def view_of_stored(value: UOp) -> UOp:
         return value
     source = view_of_stored(value.src[0])
     return UOp.new(value.op, source.dtype, (source, *value.src[1:]), value.arg)
-
-
-def _stored(value: UOp) -> UOp:
-    """What an operand is a view of."""
-    while value.op in Family.MOVEMENT or value.op is Ops.CAST:
-        value = value.src[0]
-    return value
 
 
 def _is_broadcast(value: UOp) -> bool:

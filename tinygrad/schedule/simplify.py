@@ -34,20 +34,11 @@ def _folded_elementwise(whole: UOp) -> UOp | None:
     scalars = [splat_value(s) for s in whole.src]
     if all(s is None for s in scalars):
         return None
-    if all(s is not None for s in scalars):
-        src = tuple(s for s in scalars if s is not None)
-        folded = constant_folding.apply(UOp.new(whole.op, whole.dtype, src))
-        if folded is None or folded.op is not Ops.CONST:
-            return None
+    stand_ins = tuple(s if c is None else c for s, c in zip(whole.src, scalars, strict=True))
+    folded = constant_folding.apply(UOp.new(whole.op, whole.dtype, stand_ins))
+    if folded is not None and folded.op is Ops.CONST:
         return UOp.const(folded.arg, folded.dtype, whole.shape)
-    if whole.op in Family.BINARY | {Ops.WHERE}:
-        stand_ins = tuple(s if c is None else c for s, c in zip(whole.src, scalars, strict=True))
-        kept = constant_folding.apply(UOp.new(whole.op, whole.dtype, stand_ins))
-        if kept is not None and any(kept is s for s in whole.src):
-            return kept
-        if kept is not None and kept.op is Ops.CONST:
-            return UOp.const(kept.arg, kept.dtype, whole.shape)
-    return None
+    return folded if folded in whole.src else None
 
 
 def _merged_reduce(outer: UOp, inner: UOp) -> UOp | None:

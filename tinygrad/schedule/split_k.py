@@ -17,7 +17,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.renderer.machine import Machine
-from tinygrad.schedule.products import is_contraction, own_axes, product_of, view_of_stored
+from tinygrad.schedule.products import Operands, is_contraction, product_of, view_of_stored
 
 TILE_SIDE = 128
 """Rows and columns of a block's tile of a contraction, where it has as many."""
@@ -75,15 +75,13 @@ def _step_of_tiles(node: UOp, machine: Machine) -> tuple[int, int] | None:
     product = product_of(node)
     if product is None or not is_contraction(node):
         return None
-    operands = [view_of_stored(s) for s in product.src]
-    own = [own_axes(s) for s in operands]
-    batch = prod(product.shape[a] for a in (own[0] & own[1]).difference(node.arg[1]))
-    m, n = (prod(product.shape[a] for a in axes.difference(other, node.arg[1]))
-            for axes, other in (own, own[::-1]))
+    values = [view_of_stored(s) for s in product.src]
+    operands = Operands.of(node, values)
+    m, n = operands.sides
     if min(m, n) < LEAST_SIDE:
         return None
-    itemsize = max(s.dtype.itemsize for s in operands)
-    tiles = batch * ceildiv(m, TILE_SIDE) * ceildiv(n, TILE_SIDE)
+    itemsize = max(s.dtype.itemsize for s in values)
+    tiles = operands.items(operands.batch) * ceildiv(m, TILE_SIDE) * ceildiv(n, TILE_SIDE)
     read = tiles * (min(m, TILE_SIDE) + min(n, TILE_SIDE))
     return read * itemsize, machine.multiprocessors * 2 * TILE_SIDE * itemsize
 
