@@ -1,0 +1,85 @@
+"""Hints ahead of loads: for weights that a row meets once, and for rows that are put in order by shuffles."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from arrays import normal
+from kernel_cases import nest_of
+
+from tinygrad import Tensor, dtypes
+from tinygrad.codegen.opt.choose import choose_plan
+from tinygrad.codegen.opt.opts import Prefetch
+from tinygrad.codegen.opt.plan import Plan, apply_plan
+from tinygrad.codegen.opt.prefetch import WEIGHTS_AHEAD, WEIGHTS_SHARE
+from tinygrad.codegen.program import linear_program
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.uop import UOp
+from tinygrad.renderer.llvm import LLVMRenderer
+from tinygrad.renderer.machine import cores
+
+MACHINE = cores(vector_bytes=64, registers=32, threads=2, l2_bytes=1 << 20)
+
+
+def in_panels(weights: Any, tile: int = 64) -> Tensor:
+    """A matrix (N, K), of which `tile` rows lie side by side: (N / tile, K, tile)."""
+    return Tensor(weights).unflatten(0, (-1, tile)).transpose(-1, -2).contiguous().realize()
+
+
+def hints_of(nest: UOp) -> list[Prefetch]:
+    return [o for o in choose_plan(nest, MACHINE).opts if isinstance(o, Prefetch)]
+
+
+def hinted_loads(nest: UOp, plan: Plan) -> list[UOp]:
+    """The loads of the program that ask for memory ahead."""
+    program = linear_program(apply_plan(nest, plan), LLVMRenderer(MACHINE))
+    return [n for n in program if n.op is Ops.LOAD and n.src[0].op is Ops.INDEX and n.arg]
+
+
+@pytest.mark.parametrize("rows", [768, 4096])
+def test_weights_that_a_row_meets_are_asked_for_ahead_though_they_would_fit_into_the_cache(rows: int) -> None:
+    x, panels = Tensor(normal(160)).realize(), in_panels(normal(rows, 160))
+    nest = nest_of((panels * x.reshape(1, -1, 1)).sum(1))
+    assert panels.nbytes() > MACHINE.l2_bytes // WEIGHTS_SHARE
+    (hint,) = hints_of(nest)
+    bytes_ahead = hint.iterations * 64 * 4
+    assert hint.loop == hint.along and WEIGHTS_AHEAD // 2 <= bytes_ahead <= WEIGHTS_AHEAD
+
+
+def test_a_small_matrix_and_sums_of_what_was_just_computed_are_not() -> None:
+    x = Tensor(normal(160)).realize()
+    assert not hints_of(nest_of((in_panels(normal(128, 160)) * x.reshape(1, -1, 1)).sum(1)))
+    assert not hints_of(nest_of(in_panels(normal(768, 160)).sum(1)))
+
+
+def test_weights_that_many_rows_meet_are_not() -> None:
+    """All rows but the first few find them in the caches."""
+    x, panels = Tensor(normal(200, 160)).realize(), in_panels(normal(768, 160))
+    nest = nest_of((panels.unsqueeze(0) * x.reshape(200, 1, -1, 1)).sum(2))
+    assert not hinted_loads(nest, choose_plan(nest, MACHINE))
+
+
+def test_only_loads_with_lanes_side_by_side_are_hinted() -> None:
+    x, panels = Tensor(normal(160)).realize(), in_panels(normal(4096, 160))
+    nest = nest_of((panels * x.reshape(1, -1, 1)).sum(1))
+    hinted = hinted_loads(nest, choose_plan(nest, MACHINE))
+    assert hinted and all(n.dtype.count == 16 for n in hinted)
+
+
+def test_keys_that_are_put_in_order_for_a_row_of_scores_are_asked_for_ahead() -> None:
+    """Their tiles are loaded as rows, which ask for those of the next block."""
+    q, k, v = (Tensor(normal(3, n, 64)).cast(kind).realize()
+               for n, kind in ((3, dtypes.float32), (4096, dtypes.float16), (4096, dtypes.float16)))
+    nest = nest_of(q.scaled_dot_product_attention(k.float(), v.float()))
+    plan = choose_plan(nest, MACHINE)
+    keys = [n for n in hinted_loads(nest, plan) if n.memory.arg[1] == k.numel()]
+    assert len({n.memory for n in keys}) == 2, plan
+
+
+@pytest.mark.parametrize("rows, columns", [(768, 160), (192, 96), (4096, 31)])
+def test_products_with_hints_are_numpys(rows: int, columns: int) -> None:
+    """Hints past the end of memory do nothing."""
+    x, weights = normal(columns), normal(rows, columns)
+    got = (in_panels(weights) * Tensor(x).reshape(1, -1, 1)).sum(1).flatten().numpy()
+    np.testing.assert_allclose(got, weights.astype(np.float64) @ x, rtol=1e-4, atol=1e-4)
