@@ -120,6 +120,7 @@ def test_what_cannot_end_is_not_begun():
     ('root ::= "a" root', "no text follows it: its rules go on for ever"),
     ("root ::= []", "no text follows it"),
     ("root ::= " + "(" * 5000, f"more than {MOST_DEPTH} groups"),
+    ('root ::= "a"' + " " * (1 << 20), "more than 1048576 characters"),
     ('root ::= "a"{999999}', "more than 200000 symbols"),
     ('root ::= (("a"{900}){900}){900} "b"{200000}', "more than 200000 symbols"),
 ])

@@ -20,6 +20,8 @@ Rules: TypeAlias = list[list[Sequence]]
 
 MOST_SYMBOLS = 200_000
 """Symbols of all rules together: `x{1000}` has a thousand."""
+MOST_CHARACTERS = 1 << 20
+"""Of a grammar's text."""
 MOST_DEPTH = 100
 """Groups inside each other."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -34,6 +36,8 @@ _LAST = 0x10FFFF
 def rules_of(text: str) -> Rules:
     """The rules of a grammar, those that no text follows without alternatives. Raises ValueError for a text
     that is no grammar, names a rule that is not there, or that no text follows."""
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"it has more than {MOST_CHARACTERS} characters")
     reader = _GbnfReader(text)
     reader.read()
     rules = _productive(reader.rules)
