@@ -177,8 +177,8 @@ def test_answers_follow_a_grammar(client):
     assert re.fullmatch(r"(ab|c)+\." if whole else r"(ab|c)*a?", answer.text)
 
 
-WIDE = "start: " + " | ".join(f"r{i}" for i in range(1500)) + "\n" + "\n".join(
-    f'r{i}: "x" r{i} "y" | "x" "z{i}"' for i in range(1500))
+WIDE = "start: " + " | ".join(f"r{i}" for i in range(6000)) + "\n" + "\n".join(
+    f'r{i}: "x" r{i} "y" | "x" "z{i}"' for i in range(6000))
 """A grammar that llguidance takes, and gives up at the first x of a text."""
 
 

@@ -2,12 +2,12 @@
 dequantised by the `gguf` package."""
 import copy
 import importlib.util
-import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from greedy_prompts import ONE_WAY, PROMPTS
 from llama_reference import LlamaReference
 
 for module, extra in (("tokenizers", "llm"), ("jinja2", "llm"), ("gguf", "test-models"),
@@ -15,14 +15,13 @@ for module, extra in (("tokenizers", "llm"), ("jinja2", "llm"), ("gguf", "test-m
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is in the extra {extra}", allow_module_level=True)
 
+from llama_cpp_reference import SURE, llama_cpp  # noqa: E402
+
 from tinygrad import Tensor  # noqa: E402
 from tinygrad.llm.language_model import LanguageModel, find_model  # noqa: E402
 from tinygrad.llm.sampling import Sampling, log_probabilities  # noqa: E402
 
 pytestmark = pytest.mark.slow
-PROMPTS = ["The capital of France is", "def fibonacci(n):", "Water freezes at",
-           "Photosynthesis is the process by which",
-           "Once upon a time, in a small village", "Question: What is the speed of light?\nAnswer:"]
 
 
 @pytest.fixture(scope="module")
@@ -109,25 +108,6 @@ def test_activations_of_8_bits_cost_what_rounding_costs_in_exact_arithmetic(exac
     assert abs(np.mean(ours)) < 0.02
 
 
-def llama_cpp(length):
-    """Greedy tokens of llama.cpp after a prompt, each with its likeliest alternatives."""
-    xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
-    parameters = xllamacpp.CommonParams()
-    parameters.model.path = str(find_model("smollm2"))
-    parameters.n_ctx, parameters.n_parallel = length, 1
-    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
-    server = xllamacpp.Server(parameters)
-
-    def said(prompt, tokens, alternatives):
-        answers = []
-        server.handle_completions({"prompt": prompt, "n_predict": tokens, "temperature": 0,
-                                   "ignore_eos": True, "n_probs": alternatives}, answers.append)
-        answer = answers[-1] if isinstance(answers[-1], dict) else json.loads(answers[-1])
-        return answer["choices"][0]["logprobs"]["content"]
-
-    return said
-
-
 def test_llama_cpp_is_no_nearer_to_float64(exact):
     """Along its own greedy texts, where ours read them token by token."""
     rounded = LanguageModel("smollm2", slots=1, length=256, activations="int8")
@@ -143,23 +123,6 @@ def test_llama_cpp_is_no_nearer_to_float64(exact):
                                                        mask=forced))
         ours.extend(errors(exact, ids, tokens, forced.values))
     assert np.sqrt(np.square(ours).mean()) < 1.4 * np.sqrt(np.square(theirs).mean())
-
-
-ONE_WAY = ["1, 2, 3, 4, 5, 6, 7, 8,", "2, 4, 6, 8, 10, 12, 14,", "10, 20, 30, 40, 50, 60,",
-           "1900, 1901, 1902, 1903, 1904,", "100, 99, 98, 97, 96, 95,", "10 9 8 7 6 5 4 3 2 1 10 9 8 7 6 5 4",
-           "0 1 0 1 0 1 0 1 0 1", "a, b, c, d, e, f, g,", "red green blue red green blue red green",
-           "one, two, three, four, five, six,", "north east south west north east south west",
-           "January, February, March, April, May, June, July, August, September, October, November,",
-           "To be, or not to be, that is the question:\nTo be, or not to be, that is the question:\nTo be,",
-           "Mary had a little lamb, its fleece was white as snow.\nMary had a little lamb, its fleece was",
-           "Row, row, row your boat, gently down the stream.\nRow, row, row your boat,",
-           "The cat sat on the mat. The cat sat on the mat. The cat sat on the mat. The cat",
-           "1 + 1 = 2\n2 + 1 = 3\n3 + 1 = 4\n4 + 1 = 5\n", "5 x 1 = 5\n5 x 2 = 10\n5 x 3 = 15\n5 x 4 = 20\n",
-           "<li>1</li>\n<li>2</li>\n<li>3</li>\n<li>4</li>\n", "1. one\n2. two\n3. three\n4. four\n5. five\n"]
-"""Texts that go on in one way more often than not."""
-SURE = 0.75
-"""By how much the likelier of two tokens leads where rounding to int8 does not change their order: the
-largest error of such a gap that was seen, llama.cpp's or ours (docs/llm.md)."""
 
 
 def test_what_llama_cpp_is_sure_of_is_said():

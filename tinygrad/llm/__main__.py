@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from tinygrad.llm.generate import PromptTooLong, Request
-    from tinygrad.llm.grammar import GrammarMask, SchemaMask
+    from tinygrad.llm.generate import Mask, PromptTooLong, Request
+    from tinygrad.llm.grammar import SchemaMask, grammar_mask
     from tinygrad.llm.language_model import LanguageModel
 except ModuleNotFoundError as error:
     raise SystemExit(f"tinygrad.llm: {error}; language models need pip install 'tinygrad[llm]'") from None
@@ -99,13 +99,13 @@ def run(options: argparse.Namespace) -> None:
           file=sys.stderr)
 
 
-def mask_of(options: argparse.Namespace, model: LanguageModel) -> GrammarMask | None:
+def mask_of(options: argparse.Namespace, model: LanguageModel) -> Mask | None:
     """What keeps the answer to a schema or grammar, if one was given."""
     size = model.config.vocabulary
     if options.grammar is not None and options.json_schema is not None:
         raise ValueError("an answer follows a schema or a grammar, not both")
     if options.grammar is not None:
-        return GrammarMask(model.tokenizer, size, Path(options.grammar).read_text(encoding="utf-8"))
+        return grammar_mask(model.tokenizer, size, Path(options.grammar).read_text(encoding="utf-8"))
     if options.json_schema is not None:
         schema = json.loads(Path(options.json_schema).read_text(encoding="utf-8"))
         return SchemaMask(model.tokenizer, size, schema)

@@ -24,7 +24,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.jit import TinyJit
 from tinygrad.llm.cache import Cache
 from tinygrad.llm.model import Transformer
-from tinygrad.llm.sampling import Sampling, Scores, choose, log_probabilities
+from tinygrad.llm.sampling import Sampling, Scores, choose, likeliest, log_probabilities
 from tinygrad.llm.tokenizer import Stream, Tokenizer
 from tinygrad.tensor import Tensor
 
@@ -462,6 +462,5 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
 def _likelihood(scores: Scores, token: int, count: int) -> Likelihood:
     """The likeliest are fewer than `count` where a mask lets no more come."""
     logarithms = log_probabilities(scores)
-    best = np.argsort(-logarithms, kind="stable")[:count] if count else np.array((), int)
-    best = best[logarithms[best] > -np.inf]
+    best = likeliest(logarithms, min(count, len(logarithms))) if count else np.array((), int)
     return Likelihood(token, float(logarithms[token]), tuple((int(i), float(logarithms[i])) for i in best))

@@ -30,8 +30,8 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tinygrad.llm.generate import Likelihood, PromptTooLong
-from tinygrad.llm.grammar import GrammarMask, SchemaMask
+from tinygrad.llm.generate import Likelihood, Mask, PromptTooLong
+from tinygrad.llm.grammar import SchemaMask, grammar_mask
 from tinygrad.llm.language_model import LanguageModel
 from tinygrad.llm.requests import Asked, BadRequest, chat_request, completion_request, embedding_request
 from tinygrad.llm.sampling import Sampling
@@ -216,7 +216,7 @@ class Server:
         for prompt in asked.prompts:
             self.model.generator.check(prompt)
             self.model.generator.check_bias(asked.sampling)
-        masks: list[GrammarMask | None] = [None] * len(asked.prompts)
+        masks: list[Mask | None] = [None] * len(asked.prompts)
         if asked.schema is not None or asked.grammar is not None:
             masks = [await asyncio.to_thread(self._mask, asked) for _ in asked.prompts]
         try:
@@ -246,12 +246,12 @@ class Server:
         return JSONResponse({**head, "object": asked.object, "choices": choices,
                              "usage": _usage(jobs, asked)})
 
-    def _mask(self, asked: Asked) -> GrammarMask:
+    def _mask(self, asked: Asked) -> Mask:
         """What keeps an answer to a schema or grammar. Raises BadRequest for one that is not known."""
         tokenizer, size = self.model.tokenizer, self.model.config.vocabulary
         try:
             if asked.grammar is not None:
-                return GrammarMask(tokenizer, size, asked.grammar)
+                return grammar_mask(tokenizer, size, asked.grammar)
             return SchemaMask(tokenizer, size, asked.schema)
         except ValueError as error:
             raise BadRequest(str(error)) from error

@@ -118,13 +118,28 @@ class Tokenizer:
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for, which may be a part of a character."""
-        name = self.inner.id_to_token(token) or ""
-        if token not in self.inner.get_added_tokens_decoder():
-            if isinstance(self.inner.decoder, decoders.ByteLevel) and all(x in _LETTERS for x in name):
-                return bytes(_LETTERS[x] for x in name)
-            if _BYTE.fullmatch(name):
-                return bytes([int(name[3:5], 16)])
-        return self.name(token).encode()
+        is_added = token in self.inner.get_added_tokens_decoder()
+        found = None if is_added else self._as_bytes(self.inner.id_to_token(token) or "")
+        return self.name(token).encode() if found is None else found
+
+    def _as_bytes(self, name: str) -> bytes | None:
+        """The bytes that a token's name writes, if it does."""
+        if isinstance(self.inner.decoder, decoders.ByteLevel) and all(x in _LETTERS for x in name):
+            return bytes(_LETTERS[x] for x in name)
+        return bytes([int(name[3:5], 16)]) if _BYTE.fullmatch(name) else None
+
+    def texts(self, size: int) -> list[bytes]:
+        """The bytes of the tokens 0 to `size`, none of those that are in no text: special ones, and numbers
+        without a token."""
+        added = self.inner.get_added_tokens_decoder()
+        names = {token: name for name, token in self.inner.get_vocab(with_added_tokens=True).items()
+                 if token < size and not (token in added and added[token].special)}
+        found = {token: None if token in added else self._as_bytes(name) for token, name in names.items()}
+        named = [token for token, text in found.items() if text is None]
+        alone, twice = (self.inner.decode_batch([[token] * count for token in named],
+                                                skip_special_tokens=False) for count in (1, 2))
+        texts = {token: two[len(one):].encode() for token, one, two in zip(named, alone, twice, strict=True)}
+        return [texts.get(token, found.get(token)) or b"" for token in range(size)]
 
 
 class Stream:

@@ -1,0 +1,236 @@
+"""Grammars: what may come next is what a plain recogniser says of every token; bad ones are refused at the
+call, and none takes long or much memory."""
+import json
+import random
+import string
+import time
+
+import numpy as np
+import pytest
+
+for module in ("tokenizers", "jinja2", "llguidance"):
+    pytest.importorskip(module, reason=f"{module} is in the extra llm")
+
+from plain_recogniser import Part, PlainRecogniser, random_grammar, written  # noqa: E402
+from tiny_models import write_tiny  # noqa: E402
+
+from tinygrad.llm.checkpoint import read_checkpoint  # noqa: E402
+from tinygrad.llm.gbnf import MOST_DEPTH, rules_of  # noqa: E402
+from tinygrad.llm.generate import MaskFailed  # noqa: E402
+from tinygrad.llm.grammar import MOST_ITEMS, SchemaMask, grammar_mask  # noqa: E402
+from tinygrad.llm.recogniser import Recogniser  # noqa: E402
+from tinygrad.llm.tokenizer import tokenizer_of  # noqa: E402
+from tinygrad.llm.vocabulary import VocabularyTrie  # noqa: E402
+
+WORDS = [b"", b"a", b"b", b"\xc3", b"\xa9", b"ab", "é".encode(), b"a\xc3", b"\xa9b", b"ba", b"aab", b"bab",
+         b"aa", b"abab\xc3"]
+"""A vocabulary with parts of characters."""
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = write_tiny(tmp_path_factory.mktemp("model") / "tiny.gguf")
+    return tokenizer_of(read_checkpoint(path))
+
+
+def walked(grammar, text):
+    """(whether some text goes on from this one, whether this one is whole)"""
+    automaton = Recogniser(rules_of(grammar))
+    state = automaton.walk(automaton.start, text.encode())
+    return state != 0, automaton.is_whole[state]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_tokens_that_may_come_are_those_of_a_plain_recogniser(seed):
+    """Of random grammars, along texts that they allow: recursion of every kind, empty rules, rules that no
+    text follows."""
+    rng = random.Random(seed)
+    grammar = random_grammar(rng)
+    plain, trie = PlainRecogniser(grammar), VocabularyTrie(WORDS)
+    if "root" not in plain.ending:
+        with pytest.raises(ValueError, match="no text follows it"):
+            rules_of(written(grammar))
+        return
+    automaton = Recogniser(rules_of(written(grammar)))
+    state, text = automaton.start, b""
+    for _ in range(4):
+        expected = [bool(word) and plain.may_begin(text + word)[0] for word in WORDS]
+        assert trie.allowed(automaton, state).tolist() == expected, (written(grammar), text)
+        assert automaton.is_whole[state] == plain.may_begin(text)[1]
+        if not any(expected):
+            break
+        word = rng.choice([word for word, may in zip(WORDS, expected) if may])
+        state, text = automaton.walk(state, word), text + word
+
+
+def test_the_plain_recogniser_says_what_is_known():
+    a, b = (Part("text", (x,), f'"{x.decode()}"') for x in (b"a", b"b"))
+    nested = Part("any", parts=(Part("text", (b"",), '""'),
+                                Part("all", parts=(a, Part("rule", name="root"), b))))
+    plain = PlainRecogniser({"root": nested})
+    assert written({"root": nested}) == 'root ::= ("" | ("a" root "b"))'
+    for text, expected in ((b"", (True, True)), (b"aab", (True, False)), (b"aabb", (True, True)),
+                           (b"aba", (False, False)), (b"abb", (False, False))):
+        assert plain.may_begin(text) == expected
+
+
+@pytest.mark.parametrize("grammar, texts, others", [
+    ('root ::= w "x"\nw ::= [a-z]+', ["x" * 3, "abx"], ["x"]),  # the library took the longest word, for ever
+    ('root ::= ("a" | "ab") ("c" | "bcd")', ["ac", "abcd", "abc", "abbcd"], ["abcb"]),
+    ('root ::= n "." n\nn ::= [0-9.]+', ["1.2", "1..2", "..."], ["1."]),
+    ('root ::= [^a-c"\\n]+ # a class of others', ["é🎉\t", "d\uffff"], ["a", '"', "\n", ""]),
+    (r'root ::= "\x41\u00e9\U0001F389\"\\\n" [\]\[-]', ['Aé🎉"\\\n' + end for end in "][-"], ["A"]),
+    ('root ::= . .', ["é\n", "🎉a"], ["a", "abc"]),
+    ('root ::=\n  # a comment\n  "a" (\n "b"\n | "c" )? |\n "d"\n\nx-1 ::= "e"',
+     ["a", "ab", "ac", "d"], ["e"]),
+    ('root ::= "ab"{2} "c"{1,} ("d" | ""){0,2}', ["ababc", "ababccdd"], ["abc", "abab", "ababcddd"]),
+    ('root ::= ("a"* "b"?)*', ["", "aab", "bbab"], ["c"]),
+    ('root ::= root root | "a"', ["a", "a" * 99], ["", "b"]),
+    ('root ::= x root "c" | ""\nx ::= x "a" | x x | "a"', ["ac", "aaac", "aacc", ""], ["a", "accc"]),
+    ('root ::= "a" x | "b"\nx ::= "c" x', ["b"], ["a", "ac"]),
+])
+def test_texts_of_a_grammar(grammar, texts, others):
+    for text in texts:
+        assert walked(grammar, text) == (True, True), text
+    for text in others:
+        assert not walked(grammar, text)[1], text
+
+
+def test_what_cannot_end_is_not_begun():
+    assert walked('root ::= "a" x | "b"\nx ::= "c" x', "a") == (False, False)
+
+
+@pytest.mark.parametrize("grammar, reason", [
+    ("", "there is no rule 'root'"),
+    ('x ::= "a"', "there is no rule 'root'"),
+    ('root ::= "a"\n  | x', r"a rule was expected \(line 2, column 3, at '\| x'\)"),
+    ("root ::= x", r"there is no rule 'x' \(line 1, column 10, at 'x'\)"),
+    ("root ::= (", r"the end of a group, '\)', was expected"),
+    ('root ::= "a" )', "the end of a line was expected"),
+    ("root ::= [a", "the end ] was expected"),
+    ('root ::= "a', 'the end " was expected'),
+    ('root ::= "\\q"', "is no escape"),
+    ('root ::= "\\U00110000"', "is no character"),
+    ('root ::= "\\ud800"', "half a character is none"),
+    ('root ::= "a"{2,1}', r"\{2,1} is no count"),
+    ('root ::= "a"{x}', r"\{m}, \{m,} or \{m,n} was expected"),
+    ('root ::= <tok>', "a text, a class, a group or the name of a rule was expected"),
+    ('root ::= "a"\nroot ::= "b"', r"'root' is a rule already \(line 2"),
+    ('root = "a"', "::= after 'root' was expected"),
+    ('root ::= "a" root', "no text follows it: its rules go on for ever"),
+    ("root ::= []", "no text follows it"),
+    ("root ::= " + "(" * 5000, f"more than {MOST_DEPTH} groups"),
+    ('root ::= "a"' + " " * (1 << 20), "more than 1048576 characters"),
+    ('root ::= "a"{999999}', "more than 200000 symbols"),
+    ('root ::= (("a"{900}){900}){900} "b"{200000}', "more than 200000 symbols"),
+])
+def test_a_bad_grammar_is_refused_with_its_place(tokenizer, grammar, reason):
+    with pytest.raises(ValueError, match=f"the grammar cannot be followed: .*{reason}"):
+        grammar_mask(tokenizer, tokenizer.size, grammar)
+
+
+def taken(tokenizer, grammar, text):
+    """The mask after the tokens of a text, of a byte each."""
+    mask = grammar_mask(tokenizer, tokenizer.size, grammar)
+    scores = np.zeros(tokenizer.size)
+    for byte in text.encode():
+        assert mask.apply(scores)[3 + byte] == 0
+        mask.accept(3 + byte)
+    return mask
+
+
+TEXT = "the quick brown fox jumps over it " * 20
+AMBIGUOUS = {
+    "doubled": ("root ::= root root | [a-z ]", TEXT),
+    "right": ("root ::= [a-z ] root | [a-z ]", TEXT),
+    "left": ("root ::= root [a-z ] | [a-z ]", TEXT),
+    "optional tail": ("root ::= t root?\nt ::= [a-z ]", TEXT),
+    "stars": ('root ::= (([a-z]*)* " "*)*', TEXT),
+    "split": ("root ::= x x x x\nx ::= [a-z ]*", TEXT),
+    "optionals": ("root ::= x+\nx ::= " + "[a-z ]? " * 40 + '"."', TEXT.replace("it", ".")),
+    "prefixes": ("root ::= x+\nx ::= " + " | ".join(f'"{"a" * i}b"' for i in range(1, 200)), "aaaaab" * 99),
+    "operators": ("root ::= " + " | ".join(f'root "{op}" root' for op in "+-*/%&|<>")
+                  + ' | "(" root ")" | [a-z]', "a+b*(c-d)/e&(f|(g<h))" + "+a*b" * 99),
+    "a thousand texts": ("root ::= x+\nx ::= " + " | ".join(f'"value {i:04d}."' for i in range(1000)),
+                         "".join(f"value {i:04d}." for i in range(0, 1000, 29))),
+}
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_ambiguous_grammars_have_few_states(tokenizer, name):
+    """However long the text: with sets of items for every place of the text, those after it grew with it."""
+    grammar, text = AMBIGUOUS[name]
+    half = taken(tokenizer, grammar, text[:len(text) // 2])
+    whole = taken(tokenizer, grammar, text)
+    assert whole.recogniser.kept <= half.recogniser.kept + 20
+    assert max(map(len, whole.recogniser.items)) <= 1000
+    assert len(whole.recogniser.items) < 2 * len(half.recogniser.items) + 50
+
+
+def test_a_grammar_that_takes_too_much_is_an_error_soon(tokenizer):
+    """A mask takes a bounded number of steps, and what is kept is bounded too."""
+    mirrored = "root ::= " + " | ".join(f'"{x}" root "{x}"' for x in string.ascii_letters) + ' | ""'
+    trie = VocabularyTrie(["".join(random.Random(i).choices(string.ascii_letters, k=8)).encode()
+                           for i in range(20_000)])
+    mask = grammar_mask(tokenizer, tokenizer.size, mirrored)
+    mask.trie = trie  # of which every token leads to states of its own
+    start = time.process_time()
+    with pytest.raises(MaskFailed, match="the grammar cannot be followed: it can be read in too many ways"):
+        mask.apply(np.zeros(20_000))
+    assert time.process_time() - start < 20
+    with pytest.raises(MaskFailed):
+        taken(tokenizer, "root ::= root root root root | root root root | [a-z ]", TEXT * 9)
+
+
+def test_states_are_forgotten_and_texts_go_on(tokenizer, monkeypatch):
+    """Of texts that are the same backwards every place has a state, of as many items as there are letters."""
+    grammar, text = 'root ::= [a-z ] root [a-z ] | ""', TEXT[:300]
+    mask = taken(tokenizer, grammar, text)
+    monkeypatch.setattr("tinygrad.llm.grammar.MOST_ITEMS", 2000)
+    forgetful = taken(tokenizer, grammar, text)
+    assert forgetful.recogniser.size < 4000 < mask.recogniser.size < MOST_ITEMS
+    scores = np.zeros(tokenizer.size)
+    assert (mask.apply(scores) == forgetful.apply(scores)).all()
+
+
+def test_json_of_any_depth_in_gbnf(tokenizer):
+    grammar = r'''
+root   ::= value
+value  ::= object | array | string | number | ("true" | "false" | "null") ws
+object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ([eE] [-+]? [0-9] [1-9]{0,15})? ws
+ws     ::= | " " | "\n" [ \t]{0,20}
+'''
+    found = {"a": [1, -2.5, {"b": [[[[[["é🎉 \"\\ \n"]]]]]], "c": None}], "more": [{"x": True}] * 5}
+    mask = taken(tokenizer, grammar, json.dumps(found) + "\n")
+    ends = mask.apply(np.zeros(tokenizer.size))[sorted(tokenizer.ends)]
+    assert (ends == 0).all()
+    for text in ('{"a":}', "[1,]", "{a", '"\n', "01", "[1}"):
+        assert not walked(grammar, text)[0], text
+
+
+def test_ends_come_where_a_text_is_whole_and_special_tokens_never(tokenizer):
+    mask = taken(tokenizer, 'root ::= "h" "e"? .*', "h")
+    allowed = np.isfinite(mask.apply(np.zeros(tokenizer.size)))
+    special = {token for token, added in tokenizer.inner.get_added_tokens_decoder().items() if added.special}
+    assert all(allowed[token] == (token in tokenizer.ends) for token in special) and special > tokenizer.ends
+    fresh = grammar_mask(tokenizer, tokenizer.size, 'root ::= "h" "e"? .*').apply(np.zeros(tokenizer.size))
+    assert np.flatnonzero(np.isfinite(fresh)).tolist() == [3 + ord("h"), 259]  # h, he
+
+
+def test_an_object_may_have_a_thousand_properties(tokenizer):
+    """More than 500 were too many for the library's limit on items, at the first brace."""
+    schema = {"type": "object", "properties": {f"key{i}": {"type": "integer"} for i in range(1000)}}
+    mask, scores = SchemaMask(tokenizer, tokenizer.size, schema), np.zeros(tokenizer.size)
+    for byte in b'{"key7":1,"key900":2':
+        assert mask.apply(scores)[3 + byte] == 0
+        mask.accept(3 + byte)
+
+
+def test_texts_of_tokens_are_their_bytes(tokenizer):
+    texts = tokenizer.texts(tokenizer.size + 3)
+    special = {token for token, added in tokenizer.inner.get_added_tokens_decoder().items() if added.special}
+    assert texts == [b"" if token in special or token >= tokenizer.size else tokenizer.bytes_of(token)
+                     for token in range(tokenizer.size + 3)]
