@@ -122,8 +122,8 @@ class Observer:
         """A buffer has so many bytes of memory now, for these lines (none: those that this thread works for).
         What this returns is given to `freed`."""
 
-    def freed(self, device: str, size: int, known: Any) -> None:
-        """A buffer's memory is free again."""
+    def freed(self, known: Any) -> None:
+        """A buffer's memory is free again: what `allocated` returned for it."""
 
     def arena_placed(self, device: str, size: int,
                      values: Sequence[tuple[int, int, int, int, tuple[int, ...]]]) -> None:

@@ -84,7 +84,7 @@ class Buffer(Owner):
         if self._allocator is not None:
             self._allocator.free(self, self.nbytes, unfinished)
             if self.recorded is not None and (watcher := observer.active) is not None:
-                watcher.freed(self.device, self.nbytes, self.recorded)
+                watcher.freed(self.recorded)
         for point in unfinished if self._allocator is None else ():
             point.queue.keep(point.value, self._memory)
 

@@ -236,6 +236,13 @@ class EventLog:
         return np.concatenate([NONE, *tables])
 
 
+def rows(track: Any, site: int, start: Array, end: Array) -> Table:
+    """A row for each event."""
+    found = np.empty((len(start), 4))
+    found[:, 0], found[:, 1], found[:, 2], found[:, 3] = track, site, start, end
+    return found
+
+
 def taken(numbers: list[float], width: int) -> Table:
     """Rows of so many numbers, which leave the list; other threads may put more there meanwhile."""
     found = numbers[:]

@@ -27,7 +27,7 @@ from tinygrad.graph.walk import Watching
 from tinygrad.helpers import getenv
 from tinygrad.observer import Observer
 from tinygrad.schedule.cache import Structure
-from tinygrad.viz.events import MOST_KNOWN, EventLog, taken
+from tinygrad.viz.events import MOST_KNOWN, NONE, EventLog, rows, taken
 from tinygrad.viz.graphs import ScheduledGraph
 from tinygrad.viz.kernels import KernelRecord, SearchRecord
 from tinygrad.viz.lines import LINES, UNKNOWN, Frame, Line
@@ -69,8 +69,9 @@ class RunAtOnce(NamedTuple):
 
     key: object
     """whose it is: the recorder's"""
-    number: int
-    """among the recorder's"""
+    runs: list[float]
+    """those that are not counted yet, of each the thread's track, when it began, the moments before each
+    kernel and after the last, and when it ended: numbers, which Python's collector of cycles does not walk"""
     nodes: tuple[int, ...]
     """the lines of the nodes that are computed"""
     track: int
@@ -126,10 +127,8 @@ class Recorder(Observer):
         self.at_once_of: dict[Any, tuple[Any, RunAtOnce]] = {}
         """by the id of a template's calls, which are kept, and the lines of nodes"""
         self.all_at_once: list[RunAtOnce] = []
-        """by their numbers"""
-        self.runs_at_once: list[float] = []
-        """runs that are not counted yet, four numbers each, for these are nothing that Python's collector of
-        cycles walks: the thread's track, the number of what ran, when it began, and when it ended"""
+        self.uncounted = 0
+        """runs of these, about, that are not counted yet"""
         self.moves: dict[Any, tuple[tuple[int, ...], dict[int, int]]] = {}
         """by the lines of a graph: those of the last other graph of its structure, and which stands for
         which"""
@@ -389,7 +388,7 @@ class Recorder(Observer):
         """What `ran_at_once` takes."""
         site, changes = self.site(around), tuple(memory)
         with self.log.lock:
-            found = RunAtOnce(self.key, len(self.all_at_once), nodes, track, kernels, lines, site, changes)
+            found = RunAtOnce(self.key, [], nodes, track, kernels, lines, site, changes)
             self.all_at_once.append(found)
         return found
 
@@ -397,16 +396,12 @@ class Recorder(Observer):
         track = self.local.track
         if track < 0:
             track = self.host_track()
-        changes = observed.memory
-        for i, buffer in enumerate(memory):
-            buffer.recorded = changes[i]
-        if times:
-            known, sites = self.log.known, observed.kernels
-            for i, end in enumerate(times[1:]):
-                known += observed.track, sites[i], times[i], end
-        runs = self.runs_at_once
-        runs += track, observed.number, began, clock()
-        if len(runs) > 4 * MOST_RUNS:
+        for buffer, change in zip(memory, observed.memory, strict=True):
+            buffer.recorded = change
+        runs = observed.runs
+        runs += (track, began, *times, clock())
+        self.uncounted += 1
+        if self.uncounted > MOST_RUNS:
             self.count()
 
     def replays(self, name: str, memory: Iterable[Any], lines: Iterable[tuple[int, ...]]) -> Any:
@@ -431,17 +426,17 @@ class Recorder(Observer):
     def count(self) -> None:
         """Count what is known so far."""
         with self.log.lock:
-            changes = taken(self.memory.changes, 2)  # before runs: they took what is given back here
-            runs = taken(self.runs_at_once, 4)
-            numbers, places = np.unique(runs[:, 1].astype(np.int64), return_inverse=True)
-            found = [self.all_at_once[number] for number in numbers.tolist()]
-            allocated = [changes]
-            for i, kind in enumerate(found):
-                moments = runs[places == i, 2]
-                allocated += [np.stack([moments, np.full(len(moments), change.kind)], 1)
-                              for change in kind.memory]
-            runs[:, 1] = np.array([kind.around for kind in found], np.int64)[places]
-            self.log.settle_single(runs)
+            allocated = [taken(self.memory.changes, 2)]  # before runs: they took what is given back here
+            events, self.uncounted = [NONE], 0
+            for kind in self.all_at_once:
+                if kind.runs:
+                    runs = taken(kind.runs, 4 + len(kind.kernels) if kind.kernels else 3)
+                    events.append(rows(runs[:, 0], kind.around, runs[:, 1], runs[:, -1]))
+                    events += [rows(kind.track, site, runs[:, 2 + i], runs[:, 3 + i])
+                               for i, site in enumerate(kind.kernels)]
+                    allocated += [np.stack([runs[:, 1], np.full(len(runs), change.kind)], 1)
+                                  for change in kind.memory]
+            self.log.settle_single(np.concatenate(events))
             self.memory.count(np.concatenate(allocated))
 
     def settle(self) -> None:
@@ -478,7 +473,7 @@ class Recorder(Observer):
         memory.changes += clock(), change.kind
         return change
 
-    def freed(self, device: str, size: int, known: Any) -> None:
+    def freed(self, known: Any) -> None:
         key, kind = known
         if key is self.key:
             self.memory.changes += clock(), -kind
