@@ -20,8 +20,8 @@ largest error of such a gap that was seen, llama.cpp's or ours (docs/llm.md)."""
 
 def llama_cpp(length: int, flash_attention: bool | None = None,
               float32_cache: bool = False) -> Callable[[Prompt, int, int], Said]:
-    """A function of (a prompt or its tokens, how many follow, how many alternatives of each): greedy tokens of
-    SmolLM2 in a context of `length`. The cache has float16 unless told otherwise."""
+    """A function of (a prompt or its tokens, how many follow, how many alternatives of each): greedy tokens
+    of SmolLM2 in a context of `length`. The cache has float16 unless told otherwise."""
     xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(find_model("smollm2"))
