@@ -10,6 +10,7 @@ import pytest
 
 from tinygrad.llm.language_model import find_model
 
+Prompt = str | Sequence[int]
 Said = list[dict[str, Any]]
 """For each token its `id`, `logprob` and `top_logprobs`, the likeliest in its place."""
 SURE = 0.75
@@ -18,9 +19,9 @@ largest error of such a gap that was seen, llama.cpp's or ours (docs/llm.md)."""
 
 
 def llama_cpp(length: int, flash_attention: bool | None = None,
-              float32_cache: bool = False) -> Callable[[Sequence[int], int, int], Said]:
-    """A function of (a prompt's tokens, how many follow, how many alternatives of each): greedy tokens of
-    SmolLM2 in a context of `length`. The cache has float16 unless told otherwise."""
+              float32_cache: bool = False) -> Callable[[Prompt, int, int], Said]:
+    """A function of (a prompt or its tokens, how many follow, how many alternatives of each): greedy tokens
+    of SmolLM2 in a context of `length`. The cache has float16 unless told otherwise."""
     xllamacpp = pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(find_model("smollm2"))
@@ -32,9 +33,9 @@ def llama_cpp(length: int, flash_attention: bool | None = None,
         parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type(0)
     server = xllamacpp.Server(parameters)
 
-    def said(prompt: Sequence[int], tokens: int, alternatives: int) -> Said:
+    def said(prompt: Prompt, tokens: int, alternatives: int) -> Said:
         answers: list[Any] = []
-        server.handle_completions({"prompt": list(prompt), "n_predict": tokens, "temperature": 0,
+        server.handle_completions({"prompt": prompt, "n_predict": tokens, "temperature": 0,
                                    "ignore_eos": True, "n_probs": alternatives}, answers.append)
         answer = answers[-1] if isinstance(answers[-1], dict) else json.loads(answers[-1])
         found: Said = answer["choices"][0]["logprobs"]["content"]
