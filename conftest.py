@@ -15,6 +15,7 @@ if not all(importlib.util.find_spec(name) for name in ("tokenizers", "jinja2", "
     collect_ignore += [f"tinygrad/llm/{name}.py" for name in (
         "__main__", "generate", "grammar", "language_model", "requests", "server", "templates", "tokenizer",
         "worker")]
+    collect_ignore.append("test/llm/llama_cpp_reference.py")
 elif not all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn")):
     collect_ignore.append("tinygrad/llm/server.py")
 if not importlib.util.find_spec("onnx"):
