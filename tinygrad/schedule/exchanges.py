@@ -158,10 +158,9 @@ class _Order:
         device gets `BUCKET_BYTES`, or one twice as much and no kernel can add to that."""
         if self.least >= BUCKET_BYTES:
             return None
-        heaps = [heap for heap in (self.feeding, self.ready) if heap]
-        if self.most >= 2 * BUCKET_BYTES:
-            heaps = heaps[:1] if self.feeding else []
-        return min(heaps, key=lambda heap: heap[0], default=None)
+        is_lopsided = self.most >= 2 * BUCKET_BYTES
+        heaps = (self.feeding,) if is_lopsided else (self.feeding, self.ready)
+        return min(filter(None, heaps), key=lambda heap: heap[0], default=None)
 
     def done(self, number: int) -> None:
         for other in self.waiting[number]:

@@ -75,10 +75,7 @@ class WatchedList:
         """The runs from a number and a moment on that are counted and still known."""
         first, moments = self.times.moments(first, since)
         moments = moments[:max(0, self.runs - first)]
-        rows = np.empty((*moments[:, 1:].shape, 4))
-        rows[..., 0], rows[..., 1] = self.track, self.sites
-        rows[..., 2], rows[..., 3] = moments[:, :-1], moments[:, 1:]
-        return rows.reshape(-1, 4)
+        return rows(self.track, self.sites, moments[:, :-1], moments[:, 1:])
 
 
 class LastTables:
@@ -236,11 +233,11 @@ class EventLog:
         return np.concatenate([NONE, *tables])
 
 
-def rows(track: Any, site: int, start: Array, end: Array) -> Table:
+def rows(track: Any, site: Any, start: Array, end: Array) -> Table:
     """A row for each event."""
-    found = np.empty((len(start), 4))
-    found[:, 0], found[:, 1], found[:, 2], found[:, 3] = track, site, start, end
-    return found
+    found = np.empty((*start.shape, 4))
+    found[..., 0], found[..., 1], found[..., 2], found[..., 3] = track, site, start, end
+    return found.reshape(-1, 4)
 
 
 def taken(numbers: list[float], width: int) -> Table:

@@ -84,7 +84,7 @@ def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
     reads = _reads(nest)
     if not reads:
         return []
-    large = [a for a in reads if a.node.memory.arg[1] * a.node.dtype.itemsize > machine.l2_bytes]
+    large = _larger(reads, machine.l2_bytes)
     expensive = [n for n in nest.toposort() if n.op in Family.ELEMENTARY]
     rows = _rows_read_again(nest, reads, machine.l2_bytes // 8)
     found = _for_next_tile(nest, large) or _for_next_row(nest, rows, expensive)
@@ -216,9 +216,7 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], machine: Machine, expensi
     """For each innermost loop that does not sum up for longer than memory takes: far ahead where its
     iterations read a short run each of large memory, far from the last; less where they go on in order."""
     found = []
-    sizes = [a.node.memory.arg[1] * a.node.dtype.itemsize for a in reads]
-    large = [a for a, size in zip(reads, sizes, strict=True) if size > machine.l2_bytes]
-    in_part = [a for a, size in zip(reads, sizes, strict=True) if size > machine.l2_bytes // WEIGHTS_SHARE]
+    large, in_part = _larger(reads, machine.l2_bytes), _larger(reads, machine.l2_bytes // WEIGHTS_SHARE)
     for node in nest.nodes_of(Ops.REDUCE, Ops.STORE):
         loops = _serial(node.closed_ranges)
         if not loops:
@@ -227,7 +225,7 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], machine: Machine, expensi
             continue  # it computes for longer than memory takes
         loop, around = loops[-1], node.ranges | frozenset(loops)
         inside = _loops_inside(nest, loop)
-        in_loops_inside = {a.node.memory for a in large if not inside.isdisjoint(a.ranges)}
+        in_loops_inside = {a.node.memory for a in in_part if not inside.isdisjoint(a.ranges)}
         walks = [a for a in _walks(in_part, loop) if _is_vector(a) and a.node.memory not in in_loops_inside
                  and around.issuperset(_serial(a.ranges))]
         read_once = [a for a in walks if iterations(_serial(node.ranges - a.ranges)) <= FEW_TILES]
@@ -283,6 +281,11 @@ def _tiles_that_read(nest: UOp, stage: UOp) -> int:
     along = stage.ranges.union(*(n.ranges for n in nest.toposort() if stage in n.src))
     return max(iterations(r for r in _serial(store.closed_ranges) if r not in along)
                for store in nest.src if stage in store.toposort())
+
+
+def _larger(reads: list[MemoryAccess], nbytes: int) -> list[MemoryAccess]:
+    """Those from memory of more bytes."""
+    return [a for a in reads if a.node.memory.arg[1] * a.node.dtype.itemsize > nbytes]
 
 
 def _has_lanes(access: MemoryAccess) -> bool:
