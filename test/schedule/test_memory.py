@@ -217,6 +217,7 @@ def test_a_buffer_that_outlives_its_module_ends_quietly():
 
 def test_a_write_that_nobody_can_see_any_more_is_forgotten():
     def counts():
+        graph_nodes._recent_numbers.clear()
         gc.collect()
         return GlobalCounters.mem_used, len(graph_nodes._interned)
 

@@ -72,7 +72,8 @@ class Allocator:
         """Give `owner` memory of at least `size` bytes, and the commands that still use it; with `idle` such
         that none does. Raises MemoryError with what is used and cached where there is none."""
         rounded = round_up(size or 1, ALIGNMENT)
-        if self.cached.get(rounded) and self._take(owner, size, rounded, idle):
+        free = self.cached.get(rounded)
+        if free and self._take(owner, size, rounded, free, idle):
             return
         try:
             memory = self._obtain(rounded)
@@ -87,10 +88,10 @@ class Allocator:
             if GlobalCounters.mem_used > GlobalCounters.mem_peak:
                 GlobalCounters.mem_peak = GlobalCounters.mem_used
 
-    def _take(self, owner: Owner, size: int, rounded: int, idle: bool) -> bool:
-        """Give `owner` memory from the cache; whether there is some."""
+    def _take(self, owner: Owner, size: int, rounded: int, free: list[tuple[Any, Uses | None]], idle: bool
+              ) -> bool:
+        """Give `owner` one of the `free` blocks of that size; whether there is one."""
         with _lock:
-            free = self.cached.get(rounded, [])
             number = self._first_idle(free) if idle else -1
             if number is None or -number > len(free):  # which the collector may have changed meanwhile
                 return False

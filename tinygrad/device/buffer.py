@@ -115,10 +115,11 @@ class Buffer(Owner):
     @property
     def address(self) -> int:
         """Where the memory begins, as kernels are told."""
-        if self._address is None:
-            self.allocate()
-            self._address = Device[self.device].allocator.address(self._memory)
-        return self._address
+        found = self._address
+        if found is None:
+            allocator = self.allocate()._allocator or Device[self.device].allocator
+            found = self._address = allocator.address(self._memory)
+        return found
 
     # --- who uses the memory --------------------------------------------------------------------------------
 

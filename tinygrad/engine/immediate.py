@@ -81,7 +81,7 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
         uses = memory.uses if memory.whole is None else memory.whole.uses
         if uses is not None and uses.before_reading():
             return False
-        addresses[number] = memory.address
+        addresses[number] = memory._address or memory.address
     new = {}
     for number, device, size, dtype in launch.visible:
         memory = new[number] = Buffer(device, size, dtype).allocate(is_told=False)
@@ -113,7 +113,7 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
     nodes = {}
     for number, memory in new.items():
         node = nodes[number] = UOp.new_buffer(memory.device, memory.size, memory.dtype)
-        node.set_buffer(memory)
+        node.storage.buffer = memory
     for position, view in launch.views:
         structure.nodes[position].set_realized_view(view.over(nodes))
     if watcher is not None:

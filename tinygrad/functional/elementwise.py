@@ -89,12 +89,26 @@ def operands(name: str, *values: Any) -> tuple[list[UOp], list[Tensor]]:
     return nodes, tensors
 
 
+def _as_it_is(x: Any, like: Any) -> UOp | None:
+    """The node of an operand that meets the tensor `like` without being converted: of most."""
+    node = getattr(like, "_uop", None)
+    if node is None or Size.exists:
+        return None
+    if type(x) is type(like):
+        return x.uop if x._uop.dtype is node.dtype and x._uop.shape == node.shape else None
+    is_number = type(x) in _NUMBERS and number_dtype(x, node.dtype) is node.dtype
+    return UOp.const(x, node.dtype, node.shape) if is_number else None
+
+
+_NUMBERS = frozenset({bool, int, float})
+
+
 def binary(name: str, op: Callable[[UOp, UOp], UOp], a: Any, b: Any, reverse: bool = False) -> Tensor:
-    first, second = (b, a) if reverse else (a, b)
-    kind = type(a)  # one of the two is always a tensor: what follows is about those that need no conversion
-    if type(b) is kind and a._uop.dtype is b._uop.dtype and not Size.exists and a._uop.shape == b._uop.shape:
-        return kind.of(value_of_its_own(op(first.uop, second.uop)), first, second)  # type: ignore[no-any-return]
-    (x, y), tensors = operands(name, first, second)
+    other = _as_it_is(b, a)
+    if other is not None:
+        result = op(other, a.uop) if reverse else op(a.uop, other)
+        return type(a).of(value_of_its_own(result), a)  # type: ignore[no-any-return]
+    (x, y), tensors = operands(name, b, a) if reverse else operands(name, a, b)
     return type(tensors[0]).of(value_of_its_own(op(x, y)), *tensors)
 
 
@@ -147,22 +161,31 @@ def add(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
     >>> (Tensor([[1], [2]]) + Tensor([10, 20])).tolist()
     [[11, 21], [12, 22]]
     """
-    return binary("add", lambda a, b: a | b if a.dtype.is_bool else a + b, self, x, reverse)
+    return binary("add", _sum, self, x, reverse)
+
+
+def _sum(a: UOp, b: UOp) -> UOp:
+    return a.alu(Ops.OR if a.dtype.is_bool else Ops.ADD, b)
 
 
 def sub(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
     """self - x, or x - self with `reverse`. Raises TypeError for bools."""
-    def minus(a: UOp, b: UOp) -> UOp:
-        if a.dtype.is_bool:
-            raise TypeError("sub takes numbers, got bools; use ^ or logical_not()")
-        return a - b
+    return binary("sub", _difference, self, x, reverse)
 
-    return binary("sub", minus, self, x, reverse)
+
+def _difference(a: UOp, b: UOp) -> UOp:
+    if a.dtype.is_bool:
+        raise TypeError("sub takes numbers, got bools; use ^ or logical_not()")
+    return a.alu(Ops.SUB, b)
 
 
 def mul(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
     """self * x; for bools, and."""
-    return binary("mul", lambda a, b: a & b if a.dtype.is_bool else a * b, self, x, reverse)
+    return binary("mul", _product, self, x, reverse)
+
+
+def _product(a: UOp, b: UOp) -> UOp:
+    return a.alu(Ops.AND if a.dtype.is_bool else Ops.MUL, b)
 
 
 def neg(self: Tensor) -> Tensor:

@@ -19,8 +19,10 @@ def storage_view(uop: UOp) -> UOp | None:
 
     A number that another tensor has in memory does not put those that repeat it there.
     """
-    if uop.realized_view is not None:
-        return uop.realized_view
+    if uop.computed_into is not None and (view := uop.realized_view) is not None:
+        return view
+    if uop.op not in _SHOWS:
+        return None
     viewed = uop.viewed
     if viewed.op is Ops.BUFFER:
         return uop
@@ -37,6 +39,10 @@ def storage_view(uop: UOp) -> UOp | None:
         if (held := below.realized_view) is not None:
             return uop.substitute({below: held})
     return None
+
+
+_SHOWS = Family.VIEW | {Ops.BUFFER, Ops.DETACH}
+"""Operations of nodes that may be in memory though nobody computed them."""
 
 
 def values_view(uop: UOp) -> UOp | None:

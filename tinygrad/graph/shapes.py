@@ -54,19 +54,19 @@ inverse_permutation: Final = argsort
 def elementwise_dtype(op: Ops, src: tuple[UOp, ...]) -> DType:
     """The dtype of what `op` makes of these sources, item by item. Raises ValueError where shapes or devices
     differ, TypeError for dtypes that differ or that `op` cannot take."""
-    values = src[1:] if op is Ops.WHERE else src
-    shape, dtype, device = src[0].shape, values[0].dtype, src[0].device
-    apart = False
+    first = src[0]
+    shape, device, dtype = first.shape, first.device, src[1].dtype if op is Ops.WHERE else first.dtype
+    apart = differ = False
     for s in src:
         if s.shape != shape:
             raise ValueError(f"{op.name} takes equal shapes, got {', '.join(str(s.shape) for s in src)}")
         if s.device is not device:
             apart = apart or (device is not None and s.device is not None and s.device != device)
             device = s.device or device
-    is_chosen = op is not Ops.WHERE or src[0].dtype is dtypes.bool.vec(dtype.count)
-    for v in values:
-        if v.dtype is not dtype or not is_chosen:
-            raise TypeError(f"{op.name} takes equal dtypes, got {', '.join(str(s.dtype) for s in src)}")
+        if s.dtype is not dtype:
+            differ = differ or s is not first or op is not Ops.WHERE
+    if differ or (op is Ops.WHERE and first.dtype is not dtypes.bool.vec(dtype.count)):
+        raise TypeError(f"{op.name} takes equal dtypes, got {', '.join(str(s.dtype) for s in src)}")
     if op in _TAKES and not _TAKES[op][1](dtype):
         raise TypeError(f"{op.name} takes {_TAKES[op][0]}, got {dtype}")
     if apart:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import struct
 from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]  # what `weakref` itself imports
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
@@ -51,6 +52,8 @@ the nodes of that. What `weakref.WeakValueDictionary` does in a third of its tim
 step passes through here. Threads that make equal nodes get the same: `setdefault` lets one of them in."""
 
 
+_recent_numbers: deque[UOp] = deque(maxlen=64)
+"""Numbers in a tensor's shape that live a little longer: they are asked for again, in every step."""
 _bits_of = struct.Struct("d").pack
 """A float as it is: 0.0 is not -0.0, and one NaN is another."""
 
@@ -347,7 +350,9 @@ class UOp(Walk, Operators, Movement, NestNode):
             return node
         ones = (1,) * len(shape)
         node = UOp.new(Ops.RESHAPE, dtype, (node,), ones)
-        return node if shape == ones else UOp.new(Ops.EXPAND, dtype, (node,), shape)
+        node = node if shape == ones else UOp.new(Ops.EXPAND, dtype, (node,), shape)
+        _recent_numbers.append(node)
+        return node
 
     @staticmethod
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:

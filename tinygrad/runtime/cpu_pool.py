@@ -79,7 +79,7 @@ class NativeThreads:
         self.code = compile_ir(cpu_threads.source() + cpu_times.source() + native_queue.source(),
                                is_quick=True)
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
-        self.launch = self._function("launch_here", None, *[pointer] * 4, integer, integer)
+        self.launch = self._function("launch_here", None, pointer)
         self.run_list = self._function("run_list_here", None, pointer, pointer, integer, pointer)
         self.worker = self._function("worker", None, pointer, integer)
         self.stop_workers = self._function("stop_workers", None, pointer)
@@ -229,11 +229,9 @@ class CPUProgram:
         threads = _pool or pool()
         if self.scratch > threads.scratch_bytes:
             threads.need_scratch(self.scratch)
-        arguments = array("q", [*addresses, *variables])
-        start, _ = arguments.buffer_info()
-        launch = (_native or native()).launch
-        launch(threads.state_address, self.function, start, start + 8 * len(addresses), extent,
-               threads.chunk_of(extent))
+        call = array("q", [threads.state_address, self.function, extent, even_chunk(extent, threads.threads),
+                           len(addresses), *addresses, *variables])
+        (_native or native()).launch(call.buffer_info()[0])
 
 
 CPUCall = tuple[CPUProgram, Sequence[int], Sequence[int], int]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import threading
 import zlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -47,8 +46,8 @@ from tinygrad.schedule.partition import is_sharded
 from tinygrad.schedule.sharded_results import ShardedResults
 
 MAX_KEYS = 1 << 21
-"""Fields of all keys kept, about 8 bytes each: a node has four to six. The template used longest ago goes
-first."""
+"""Fields of all keys kept, about 8 bytes each: a node has four to six. What is oldest goes first, unless it
+was used since it was last to go (the second-chance algorithm: an order of uses would hash each key twice)."""
 
 
 MOST_SHOWN = 3
@@ -76,14 +75,13 @@ class Structure:
         self.by_identity: dict[int, int] = {}
         self.walk(sinks)
         position = self.position
-        self.fields.extend([position[s] for s in sinks])
-        self.fields += [Device.DEFAULT, int(NOOPT), int(ALLOW_TF32), is_sharded and Device.ONE_MEMORY]
-        self.key: tuple[Any, ...] = tuple(self.fields)
+        self.key: tuple[Any, ...] = (*self.fields, *[position[s] for s in sinks], Device.DEFAULT, NOOPT.value,
+                                     ALLOW_TF32.value, is_sharded and Device.ONE_MEMORY)
 
     def walk(self, sinks: list[UOp]) -> None:
         """Number every node, sources first."""
         position, nodes, fields = self.position, self.nodes, self.fields
-        number, is_numbered, expand = position.__getitem__, position.__contains__, Ops.EXPAND
+        number, buffer, expand = position.__getitem__, Ops.BUFFER, Ops.EXPAND
         stack: list[Any] = sinks[::-1]  # nodes, and as tuples those that wait for their sources
         while stack:
             node = stack.pop()
@@ -109,21 +107,28 @@ class Structure:
                         continue
                 elif op in IGNORED_ARGUMENT:
                     source = source[:1]
-                elif not source and op is Ops.BUFFER and node.arg.layout is not None:
+                elif op is buffer:
+                    if node.arg.layout is None:
+                        self.add_memory(node)
+                        continue
                     source = node.shards
-                if not all(map(is_numbered, source)):
-                    stack += ((node, op, source, view), *source[::-1])
-                    continue
-            position[node] = len(nodes)
-            nodes.append(node)
-            if op in SPECIAL:
-                self.add_special(node)
-            elif node.src:
-                fields += (op, node.dtype, node.arg, *map(number, source))
+            for below in source:
+                if below not in position:
+                    if below.op is not buffer or below.arg.layout is not None:
+                        stack += ((node, op, source, view), *source[::-1])
+                        break
+                    self.add_memory(below)
             else:
-                self.add_leaf(node)
-            if view is not None:
-                fields.append("constant in memory")
+                position[node] = len(nodes)
+                nodes.append(node)
+                if op in SPECIAL:
+                    self.add_special(node)
+                elif node.src:
+                    fields += (op, node.dtype, node.arg, *map(number, source))
+                else:
+                    self.add_leaf(node)
+                if view is not None:
+                    fields.append("constant in memory")
 
     def add_special(self, node: UOp) -> None:
         """The fields of a node whose operation is SPECIAL."""
@@ -136,21 +141,26 @@ class Structure:
             part = contiguous_part(below) if op is Ops.COPY else None
             self.fields += (op, node.dtype, node.arg, part, *[self.position[s] for s in node.src])
 
+    def add_memory(self, node: UOp) -> None:
+        """Number a BUFFER on one device."""
+        spec, buffers = node.arg, self.buffers
+        if node.storage.version != spec.version:
+            refuse_overwritten(node)
+        self.position[node] = len(self.nodes)
+        self.nodes.append(node)
+        number = len(buffers)
+        first = self.by_identity.setdefault(spec.identity, number)
+        shared = None if first == number else (first, spec.version - buffers[first].arg.version)
+        buffers.append(node)
+        self.fields += (Ops.BUFFER, node.dtype, spec.device, spec.size, shared)
+
     def add_leaf(self, node: UOp) -> None:
-        """The fields of a node without sources."""
+        """The fields of a node without sources, but for memory on one device."""
         if node.op is Ops.BUFFER:
-            spec, buffers = node.arg, self.buffers
-            if node.storage.version != spec.version:
+            if node.is_overwritten:
                 refuse_overwritten(node)
-            if spec.layout is not None:
-                self.fields += (node.op, node.dtype, spec.device, spec.layout,
-                                *[self.position[shard] for shard in node.shards])
-                return
-            number = len(buffers)
-            first = self.by_identity.setdefault(spec.identity, number)
-            shared = None if first == number else (first, spec.version - buffers[first].arg.version)
-            buffers.append(node)
-            self.fields += (Ops.BUFFER, node.dtype, spec.device, spec.size, shared)
+            self.fields += (node.op, node.dtype, node.arg.device, node.arg.layout,
+                            *[self.position[shard] for shard in node.shards])
         elif node.op is Ops.VARIABLE:
             self.fields.extend((node.op, self.number(node.arg), *node.arg[:3]))
         else:
@@ -263,6 +273,8 @@ class Template:
     """what the engine has made of it, so that it can be run at once (`engine/immediate.py`)"""
     observed: Any = field(default=None, compare=False, repr=False)
     """what the observer knew of it when it last ran so"""
+    was_used: bool = field(default=False, compare=False, repr=False)
+    """whether it was found again since the cache last looked for what to forget"""
 
     @staticmethod
     def of(schedule: Schedule, structure: Structure) -> Template | None:
@@ -343,7 +355,8 @@ def with_program(items: list[ScheduleItem], structure: Structure) -> list[Schedu
 
 def unrealized(sinks: Sequence[UOp]) -> list[UOp]:
     """Those of `sinks` that have no value yet and are no views of memory."""
-    return [s for s in sinks if s.realized_view is None and s.viewed.op is not Ops.BUFFER]
+    return [s for s in sinks if (s.computed_into is None or s.realized_view is None)
+            and s.viewed.op is not Ops.BUFFER]
 
 
 def on_several_devices(outputs: Sequence[UOp]) -> bool:
@@ -387,7 +400,7 @@ class ScheduleCache:
         self.limit = limit
         self.disk = disk
         self.size = 0
-        self.templates: OrderedDict[tuple[Any, ...], Template] = OrderedDict()
+        self.templates: dict[tuple[Any, ...], Template] = {}
         self.lock = threading.Lock()
 
     def schedule(self, sinks: Sequence[UOp]) -> Schedule:
@@ -418,14 +431,12 @@ class ScheduleCache:
     def known(self, structure: Structure) -> Template | None:
         """The template of a structure that was scheduled before, in this process. While somebody records,
         one that does not say which kernel is for which line of this graph counts for nothing."""
-        with self.lock:
-            template = self.templates.get(structure.key)
-            if template is not None:
-                self.templates.move_to_end(structure.key)
-        watcher = observer.active
-        if template is not None and watcher is not None and not watcher.tells_lines(template, structure):
+        template = self.templates.get(structure.key)
+        if template is None:
             return None
-        return template
+        template.was_used = True
+        watcher = observer.active
+        return None if watcher is not None and not watcher.tells_lines(template, structure) else template
 
     def of_structure(self, structure: Structure, template: Template | None) -> Schedule:
         """The schedule of a graph of known sizes; `template`: its own, where known."""
@@ -485,5 +496,10 @@ class ScheduleCache:
                 self.size += len(key)
             self.templates[key] = template
             while self.size > self.limit:
-                oldest, _ = self.templates.popitem(last=False)
-                self.size -= len(oldest)
+                oldest = next(iter(self.templates))
+                template = self.templates.pop(oldest)
+                if template.was_used:  # it gets a second chance
+                    template.was_used = False
+                    self.templates[oldest] = template
+                else:
+                    self.size -= len(oldest)

@@ -1,16 +1,16 @@
 """The tensors that exist, and which of them a computation takes with it.
 
 Memory that is about to be overwritten is read first by every lazy tensor that still needs the old value
-(`with_pending_readers`), and whatever shows that memory afterwards stands for it (`note_computed`). So both
+(`with_pending_readers`), and whatever shows that memory afterwards stands for it (`notes_of`). So both
 look at all tensors that there are, of which `LIVE` holds weak references. Used by `tensor.py`, by `backward`,
 which finds its leaves among them, and by the JIT.
 """
 from __future__ import annotations
 
 import functools
-import operator
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tinygrad.graph.leaf_tensors import below_detaches, constant_leaves, leaf_node
@@ -76,13 +76,18 @@ unrealized_tensors = Unrealized.tensors
 
 def placed(tensors: Sequence[Tensor]) -> list[UOp]:
     """The nodes to compute for some tensors, each on its own device."""
+    if len(tensors) == 1:
+        return [tensors[0]._placed()]
     apart = len({t._device for t in tensors}) > 1
     return [t._placed(apart) for t in tensors]
 
 
 def flags_of(tensors: Sequence[Tensor]) -> int:
     """The flags that the nodes of some tensors have together."""
-    return functools.reduce(operator.or_, [t._uop.flags for t in tensors], 0)
+    found = 0
+    for t in tensors:
+        found |= t._uop.flags
+    return found
 
 
 class PendingWrites:
@@ -143,19 +148,26 @@ def note_realized(tensors: Sequence[Tensor]) -> None:
         t._note_realized(leaves)
 
 
-def note_computed(tensors: Sequence[Tensor], writes: Collection[UOp], overwriting: Overwriting) -> None:
-    """After these were computed, which ran these writes: let them, and all that shows what was written, stand
-    for the memory."""
+def notes_of(tensors: Sequence[Tensor], writes: Collection[UOp]) -> Callable[[], None]:
+    """What is to be called after these were computed, which runs these writes: lets them, and all that shows
+    what was written, stand for the memory."""
+    if not writes:
+        return partial(note_realized, tensors)
+    return partial(note_written, tensors, writes,
+                   Overwriting([write.src[0].base.storage for write in writes]))
+
+
+def note_written(tensors: Sequence[Tensor], writes: Collection[UOp], overwriting: Overwriting) -> None:
+    """After these were computed, which ran these writes."""
     overwriting.done()
     overwriting.forget_writers()
     for write in writes:
         write.set_realized_view(write.src[0].current)
     note_realized(tensors)
-    if writes:
-        for t in unrealized_tensors():
-            write = below_detaches(t._uop)
-            if write in writes:
-                t.uop = t._uop.substitute({write: write.src[0].current})
+    for t in unrealized_tensors():
+        write = below_detaches(t._uop)
+        if write in writes:
+            t.uop = t._uop.substitute({write: write.src[0].current})
 
 
 class LeavesOfTensors:

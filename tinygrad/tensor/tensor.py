@@ -35,11 +35,10 @@ from tinygrad.graph.leaf_tensors import (
     repeats_items,
     storage_view,
 )
-from tinygrad.graph.node_flags import COSTLY, MEMORY, WRITES
+from tinygrad.graph.node_flags import COSTLY, LEAF, MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Cut, Devices, Placement, Sharding
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
-from tinygrad.graph.storage import Overwriting
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
 from tinygrad.schedule.items import ScheduledSteps, ScheduleItem
@@ -54,7 +53,7 @@ from tinygrad.tensor.live import (
     LeavesOfTensors,
     Unrealized,
     flags_of,
-    note_computed,
+    notes_of,
     placed,
     with_pending_readers,
 )
@@ -223,14 +222,16 @@ class Tensor(Methods):
         Where this is a view of memory that another handle was assigned to, that is written first: what is
         built on the view sees it.
         """
-        if self._uop.flags & MEMORY:
-            memory = below_detaches(self._uop)
+        node = self._uop
+        if node.flags & MEMORY:
+            memory = node if node.op is Ops.BUFFER else below_detaches(node)
             if memory.op is Ops.BUFFER:
                 if memory.storage.writer is not None:
                     self._write_pending(memory)
-                if memory.is_overwritten:
+                if memory.storage.version != memory.arg.version:
                     self._uop = self._uop.substitute({memory: memory.current})
-        return self._uop
+                return self._uop
+        return node
 
     @uop.setter
     def uop(self, node: UOp) -> None:
@@ -379,9 +380,7 @@ class Tensor(Methods):
                 flags = flags_of(tensors)
             if flags & COSTLY or Capture.active is not None:
                 keep_values([t for t in tensors if not t._is_realized])
-            overwriting = Overwriting([write.src[0].base.storage for write in writes])
-            realize_uops(placed([t for t in tensors if not t._is_realized]),
-                         lambda: note_computed(tensors, writes, overwriting))
+            realize_uops(placed([t for t in tensors if not t._is_realized]), notes_of(tensors, writes))
         return self
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
@@ -427,7 +426,7 @@ class Tensor(Methods):
         """After the node was computed: stand for its memory, unless gradients may still need the way there,
         or only a part was computed of what others show too."""
         node = self._uop if self._alias_set is None else self._shown
-        if depends_on_leaf(node) and not is_leaf(node) and not leaves.are_gone_from(self.uop):
+        if node.flags & LEAF and not is_leaf(node) and not leaves.are_gone_from(node):
             return
         view = storage_view(node) if own_memory(node) is None else None
         if view is not None:

@@ -1,28 +1,45 @@
 """Memory over time: what is used when, and which of the user's lines own the peak.
 
-In: changes, as buffers get memory and lose it, two numbers each. Out, once they are counted: a series
-of (moment, bytes), and the owners at the highest.
+In: the moments at which buffers get memory and lose it. Out, once they are counted: a series of (moment,
+bytes), and the owners at the highest.
 """
 from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from tinygrad.viz.events import taken
 
 MOST_POINTS = 100_000
 """Changes that are kept; the oldest go first."""
 MOST_ARENAS = 64
 
 
-class Change(NamedTuple):
-    """What happens to memory again and again."""
+class Change:
+    """What happens to memory again and again: a line gets so many bytes, and gives them back."""
 
-    key: object
-    """whose it is: what is taken while one recording runs may be given back in another"""
-    kind: int
+    __slots__ = ("key", "owner", "returned", "size", "taken")
+
+    def __init__(self, key: object, size: int, owner: int) -> None:
+        self.key = key
+        """whose it is: what is taken while one recording runs may be given back in another"""
+        self.size = size
+        self.owner = owner
+        """its number"""
+        self.taken: list[float] = []
+        """the moments that are not counted yet"""
+        self.returned: list[float] = []
+
+
+    def table(self, moments: Any, sign: int = 1) -> Any:
+        """Rows of (moment, bytes, owner) for some moments."""
+        return np.stack([moments, np.full(len(moments), sign * self.size),
+                         np.full(len(moments), self.owner)], 1)
 
 
 class Held(NamedTuple):
@@ -52,13 +69,6 @@ class MemoryRecord:
     def __init__(self, key: object) -> None:
         self.key = key
         """what stands for the recording"""
-        self.changes: list[float] = []
-        """the moment and the kind of one change after the other, those that are not counted yet; the kind is
-        negative where memory is given back"""
-        self.kinds: list[tuple[int, int]] = [(0, 0)]
-        """(bytes, owner's number) of each kind of change, from 1 on"""
-        self.kind_table = np.zeros((0, 2), np.int64)
-        """the same, as far as they are counted"""
         self.change_of: dict[tuple[int, str, int], Change] = {}
         self.owners: list[Held] = []
         self.owner_of: dict[tuple[int, str], int] = {}
@@ -84,21 +94,28 @@ class MemoryRecord:
     def change(self, line: int, device: str, size: int) -> Change:
         """That a line gets so many bytes of a device."""
         with self.lock:
-            found = self.change_of.setdefault((line, device, size), Change(self.key, len(self.kinds)))
-            if found.kind == len(self.kinds):
-                self.kinds.append((size, self.owner(line, device)))
+            what = line, device, size
+            return self.change_of.get(what) or self.change_of.setdefault(
+                what, Change(self.key, size, self.owner(line, device)))
+
+    def new_changes(self) -> list[Any]:
+        """What was given back and taken since this was last asked, as tables for `count`."""
+        found = []
+        for change in list(self.change_of.values()):
+            if change.returned:
+                found.append(change.table(taken(change.returned, 1)[:, 0], -1))
+            if change.taken:
+                found.append(change.table(taken(change.taken, 1)[:, 0]))
         return found
 
-    def count(self, changes: Any) -> None:
-        """Count changes: rows of two."""
+    def count(self, tables: Sequence[Any]) -> None:
+        """Count changes: (moment, bytes, owner) in rows."""
         with self.lock:
-            if not len(changes):
+            if not tables:
                 return
-            table = changes[np.argsort(changes[:, 0], kind="stable")]
-            new = self.kinds[len(self.kind_table):]
-            self.kind_table = np.concatenate([self.kind_table, np.array(new, np.int64).reshape(-1, 2)])
-            kinds = self.kind_table[np.abs(table[:, 1]).astype(np.int64)]
-            sizes, owners = np.sign(table[:, 1]) * kinds[:, 0], kinds[:, 1]
+            table = np.concatenate(tables)
+            table = table[np.argsort(table[:, 0], kind="stable")]
+            sizes, owners = table[:, 1], table[:, 2].astype(np.int64)
             used = self.used + np.cumsum(sizes)
             self.held = np.concatenate([self.held, np.zeros(len(self.owners) - len(self.held))])
             highest = int(np.argmax(used))

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,7 +102,6 @@ class Local(threading.local):
 
     def __init__(self) -> None:
         self.lines: tuple[int, ...] | None = None
-        self.made_for: MadeFor | None = None
         self.writing: KernelRecord | None = None
         self.track: int = -1
         self.scheduling = False
@@ -142,43 +142,55 @@ class Recorder(Observer):
         self.schedules: list[ScheduledGraph] = []
         self.schedules_left_out = 0
         self.local = Local()
+        self.made_for: dict[int, MadeFor] = {}
+        """by thread, where tensors are not simply made for the line that runs"""
 
     # --- tensors and lines ------------------------------------------------------------------------------
 
     def tensor_made(self, node: Any) -> None:
-        if not node.line and (node.device is not None or not is_number(node)):
-            made_for = self.local.made_for
-            if made_for is None or made_for.written_at is None:
-                number = self.lines.here(INNER_FRAMES)
-            else:
-                number = made_for.written_at
-            if made_for is not None and number == made_for.asked:
+        if node.line or (node.device is None and is_number(node)):
+            return
+        if not self.made_for or (made_for := self.made_for.get(get_ident())) is None:
+            number = self.lines.here(INNER_FRAMES)
+        else:
+            number = self.lines.here(INNER_FRAMES) if made_for.written_at is None else made_for.written_at
+            if number == made_for.asked:
                 number = made_for.gradient
-            mark(node, number)
+        mark(node, number)
 
     def written_at(self, frames: Sequence[tuple[str, int, str]] = (), module: str = "",
                    is_gradient: bool = False) -> None:
         if not frames and not module:
-            self.local.made_for = None
+            self.made_for.pop(get_ident(), None)
             return
         known = tuple(Frame(*f) for f in frames) or self.lines.all[self.lines.here()].frames
-        self.local.made_for = MadeFor(self.lines.number(Line(known, module, is_gradient)))
+        self.made_for[get_ident()] = MadeFor(self.lines.number(Line(known, module, is_gradient)))
 
     def gradients_of(self, node: Any, write: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
         if not node.line:
             return write()
-        local, number = self.local, self.lines.gradient(node.line)
-        outer = local.made_for
+        number = self.lines.gradient(node.line)
         if node.op is Ops.CUSTOM_GRADIENT:  # written with tensors, in the line that asks for gradients
-            local.made_for = MadeFor(outer and outer.written_at, self.lines.here(), number)
-        try:
+            found = self.written_for(number, write)
+        else:
             found = write()
-        finally:
-            local.made_for = outer
         for gradient in found:
             if gradient is not None:
                 mark(gradient, number)
         return found
+
+    def written_for(self, gradient: int, write: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """What `write` gives, whose tensors are for that line."""
+        thread = get_ident()
+        outer = self.made_for.get(thread)
+        self.made_for[thread] = MadeFor(outer and outer.written_at, self.lines.here(), gradient)
+        try:
+            return write()
+        finally:
+            if outer is None:
+                del self.made_for[thread]
+            else:
+                self.made_for[thread] = outer
 
     def derived(self, pairs: Iterable[tuple[Any, Any]]) -> None:
         local = self.local
@@ -396,7 +408,7 @@ class Recorder(Observer):
         track = self.local.track
         if track < 0:
             track = self.host_track()
-        for buffer, change in zip(memory, observed.memory, strict=True):
+        for buffer, change in zip(memory, observed.memory):
             buffer.recorded = change
         runs = observed.runs
         runs += (track, began, *times, clock())
@@ -426,7 +438,7 @@ class Recorder(Observer):
     def count(self) -> None:
         """Count what is known so far."""
         with self.log.lock:
-            allocated = [taken(self.memory.changes, 2)]  # before runs: they took what is given back here
+            allocated = self.memory.new_changes()  # before runs: they took what is given back here
             events, self.uncounted = [NONE], 0
             for kind in self.all_at_once:
                 if kind.runs:
@@ -434,10 +446,9 @@ class Recorder(Observer):
                     events.append(rows(runs[:, 0], kind.around, runs[:, 1], runs[:, -1]))
                     events += [rows(kind.track, site, runs[:, 2 + i], runs[:, 3 + i])
                                for i, site in enumerate(kind.kernels)]
-                    allocated += [np.stack([runs[:, 1], np.full(len(runs), change.kind)], 1)
-                                  for change in kind.memory]
+                    allocated += [change.table(runs[:, 1]) for change in kind.memory]
             self.log.settle_single(np.concatenate(events))
-            self.memory.count(np.concatenate(allocated))
+            self.memory.count(allocated)
 
     def settle(self) -> None:
         """Read the times of everything given so far, waiting for it, and count it."""
@@ -470,13 +481,12 @@ class Recorder(Observer):
         lines = lines or self.local.lines or ()
         memory, what = self.memory, (lines[0] if lines else self.lines.here(), device, size)
         change = memory.change_of.get(what) or memory.change(*what)
-        memory.changes += clock(), change.kind
+        change.taken.append(clock())
         return change
 
-    def freed(self, known: Any) -> None:
-        key, kind = known
-        if key is self.key:
-            self.memory.changes += clock(), -kind
+    def freed(self, known: Change) -> None:
+        if known.key is self.key:
+            known.returned.append(clock())
 
     def arena_placed(self, device: str, size: int,
                      values: Sequence[tuple[int, int, int, int, tuple[int, ...]]]) -> None:
@@ -525,11 +535,16 @@ def mark(node: Any, line: int) -> None:
     """Give a node, and those below it that have none, the number of a line; UNKNOWN is what they have."""
     if node.line or line == UNKNOWN:
         return
-    node.line, stack = line, None
+    node.line = line
     for source in node.src:
         if not source.line and source.op is not BUFFER:
-            stack = [source] if stack is None else [*stack, source]
-    for found in stack or ():
+            mark_all(source, line)
+
+
+def mark_all(node: Any, line: int) -> None:
+    """Give a node without a line, and those below it that have none, the number of one."""
+    stack = [node]
+    for found in stack:
         if not found.line and found.op is not BUFFER:
             found.line = line
             stack += found.src
