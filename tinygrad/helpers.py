@@ -34,7 +34,8 @@ def exclusive(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def locked(*args: P.args, **kwargs: P.kwargs) -> R:
         with engine_lock:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+        return result
 
     return locked
 

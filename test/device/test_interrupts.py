@@ -11,7 +11,7 @@ from tinygrad import Device, GlobalCounters, Tensor, TinyJit, dtypes
 from tinygrad.device import Buffer
 from tinygrad.device import allocator as allocator_module
 from tinygrad.engine import immediate, realize, replay
-from tinygrad.helpers import complete
+from tinygrad.helpers import complete, engine_lock
 
 LOOKS_FOR_SIGNALS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
                      if name in dis.opmap}
@@ -82,6 +82,7 @@ def everywhere(begin, program):
     while True:
         function, check = program()
         came = Interrupt(number, begin).happens_in(function)
+        assert not engine_lock._is_owned()
         Tensor(np.full(8, 77, np.float32)).realize()  # what memory that was not written may hold
         check(came)
         if not came:

@@ -22,13 +22,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     from tinygrad.device.buffer import Buffer
     from tinygrad.device.devices import Program
+
+Numbers: TypeAlias = "np.ndarray[Any, Any] | list[int]"
+"""Whole numbers: an array, or where they are few, which costs less then, a list."""
 
 
 class Order(Protocol):
@@ -319,8 +322,8 @@ class CommandQueue:
         variables, its extent."""
         return None
 
-    def exec_list(self, kernels: Any, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any],
-                  work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
+    def exec_list(self, kernels: Any, places: Numbers, values: Numbers, work: float = 0.0,
+                  sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         """Run what `record` gave, after changing arguments: `places` are their numbers (those of call `k`
         begin at `kernels.starts[k]`, first the addresses, then the variables)."""
         raise NotImplementedError

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tinygrad import observer
 from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import ThreadedQueue, clock
@@ -59,6 +57,8 @@ class RepeatedCall:
         self.command, queue = command, Device[command.device].queue
         self.queue = queue if isinstance(queue, ThreadedQueue) else None
         """where this thread may do what is short"""
+        self.changing: list[int] = command.changing.tolist()
+        """the numbers of the arguments that differ from call to call"""
         taken = command.taken(self.lasting)
         self.slots = dict(trace.input_places)
         """by place, the number of its memory among that of the tensors, and then of results"""
@@ -105,19 +105,17 @@ class RepeatedCall:
         """Run the command in this thread, if it is short, and its queue and memory are idle; whether that was
         done."""
         command, queue = self.command, self.queue
-        if queue is None or not queue.runs_here(command.seconds, ()):
+        if queue is None or (observer.active is not None and not queue.times_lists):
             return False
-        if observer.active is not None and not queue.times_lists:
-            return False
-        for buffer in (*memory, *self.others):
-            uses = buffer.root.uses
-            if uses is not None and not uses.is_idle:
-                return False
         with queue.lock:
             if not queue.runs_here(command.seconds, ()):
                 return False
-            addresses = np.array([memory[i].address for i in self.addresses], np.int64)
-            queue.exec_list(command.kernels, command.changing, addresses, command.seconds)
+            for buffer in (*memory, *self.others):
+                uses = buffer.uses if buffer.whole is None else buffer.whole.uses
+                if uses is not None and not uses.is_idle:
+                    return False
+            addresses = [memory[i].address for i in self.addresses]
+            queue.exec_list(command.kernels, self.changing, addresses, command.seconds)
         command.count_run()
         return True
 

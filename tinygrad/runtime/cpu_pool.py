@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tinygrad.device.allocator import ALIGNMENT, host_memory
-from tinygrad.device.queue import TimelinePoint, stop_all
+from tinygrad.device.queue import Numbers, TimelinePoint, stop_all
 from tinygrad.helpers import ceildiv, getenv
 from tinygrad.observer import Observer
 from tinygrad.runtime import cpu_threads, cpu_times, native_queue
@@ -245,11 +245,22 @@ class Frame:
 
     def __init__(self, arguments: Sequence[int], entries: np.ndarray[Any, Any]) -> None:
         self.arguments = np.array(arguments, np.int64)
+        self.words = self.arguments.data
         self.entries = entries.copy()
         self.entries[:, 1:3] = self.entries[:, 1:3] * 8 + self.arguments.ctypes.data
         self.address = self.entries.ctypes.data
         self.point: TimelinePoint | None = None
         """after the run that reads them"""
+
+    def change(self, places: Numbers, values: Numbers) -> None:
+        """Give the arguments of these numbers other values."""
+        if isinstance(places, list):
+            words = self.words
+            for place, value in zip(places, values):
+                words[place] = value
+        elif len(places):
+            self.arguments[places] = values
+
 
 class KernelList:
     """Kernels that run one after another in one native call.

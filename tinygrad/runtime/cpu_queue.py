@@ -22,7 +22,7 @@ import numpy as np
 from tinygrad import observer
 from tinygrad.device import Buffer, Program
 from tinygrad.device.host import seconds_of
-from tinygrad.device.queue import ThreadedQueue, TimelinePoint, Timestamp, clock, describe
+from tinygrad.device.queue import Numbers, ThreadedQueue, TimelinePoint, Timestamp, clock, describe
 from tinygrad.runtime.cpu_pool import CPUCall, CPUProgram, KernelList, aligned_words, native, pool
 from tinygrad.runtime.native_queue import (
     COMMAND_SLOTS,
@@ -245,12 +245,11 @@ class CPUQueue(TimelineQueue):
     def record(self, calls: Sequence[CPUCall]) -> KernelList:
         return KernelList(calls)
 
-    def exec_list(self, kernels: KernelList, places: Array, values: Array, work: float = 0.0,
+    def exec_list(self, kernels: KernelList, places: Numbers, values: Numbers, work: float = 0.0,
                   sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         with self.lock:
             frame = kernels.free_frame()
-            if len(places):
-                frame.arguments[places] = values
+            frame.change(places, values)
             watcher = observer.active
             times = None
             if watcher is not None:

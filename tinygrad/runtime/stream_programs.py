@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tinygrad.device.queue import Numbers
 from tinygrad.renderer.launch import Launch
 from tinygrad.runtime.launch import Arguments
 
@@ -73,11 +74,11 @@ class DriverGraph:
         variables = start + self.counts[number]
         return self.arguments[number].set(self.given[start:variables], self.given[variables:end])
 
-    def change(self, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
+    def change(self, places: Numbers, values: Numbers) -> None:
         """Give arguments other values, in the kernels that have one which differs."""
         self.gpu.enter()
         changed = set()
-        for place, value in zip(places.tolist(), values.tolist(), strict=True):
+        for place, value in zip(np.asarray(places).tolist(), np.asarray(values).tolist(), strict=True):
             if self.given[place] != value:
                 self.given[place] = value
                 changed.add(bisect.bisect_right(self.starts, place) - 1)

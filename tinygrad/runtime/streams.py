@@ -19,7 +19,7 @@ import numpy as np
 
 from tinygrad.device import Buffer, Device
 from tinygrad.device.allocator import Allocator
-from tinygrad.device.queue import DriverQueue, TimelinePoint, Timestamp, raise_failures
+from tinygrad.device.queue import DriverQueue, Numbers, TimelinePoint, Timestamp, raise_failures
 from tinygrad.runtime.stream_programs import DriverGraph, StreamProgram
 
 STAGING_BYTES = 8 << 20
@@ -318,8 +318,8 @@ class StreamQueue(DriverQueue):
             return None
         return DriverGraph(self.gpu, calls)
 
-    def exec_list(self, kernels: DriverGraph, places: np.ndarray[Any, Any], values: np.ndarray[Any, Any],
-                  work: float = 0.0, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
+    def exec_list(self, kernels: DriverGraph, places: Numbers, values: Numbers, work: float = 0.0,
+                  sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         raise_failures(sources)
         with self.lock:
             kernels.change(places, values)

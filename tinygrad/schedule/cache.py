@@ -98,7 +98,7 @@ class Structure:
                     else:
                         stack += (node, view)
                     continue
-                if op is expand:
+                if op is expand and node.device is None:
                     value = repeated_number(node)
                     if value is not None:
                         position[node] = len(nodes)
