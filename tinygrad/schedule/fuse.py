@@ -1,7 +1,7 @@
 """Which nodes become buffers, and which kernel computes what.
 
-In: the nodes of a simplified graph, sources first, and those that must have a value. Out: `Kernel`s, each
-with the nodes it stores.
+In: the nodes of a simplified graph, sources first; what must have a value is CONTIGUOUS or ASSIGN. Out:
+`Kernel`s, each with the nodes it stores.
 
 One sweep visits the nodes from the results back to the sources, so that all uses of a node are known when it
 is met. A use is a kernel and its `Access` to the node, inside which loops. From the uses
@@ -85,12 +85,11 @@ UseSet = dict[tuple[Kernel, Access], None]
 class Fusion:
     """The sweep. Afterwards `kernels` has every kernel and `stored` says which kernel stores a node."""
 
-    def __init__(self, order: Sequence[UOp], forced: set[UOp],
-                 buffered_assigns: frozenset[UOp] = frozenset(),
+    def __init__(self, order: Sequence[UOp], buffered_assigns: frozenset[UOp] = frozenset(),
                  segment_of: Mapping[UOp, int] = MappingProxyType({})) -> None:
         self.buffered_assigns = buffered_assigns
         self.segment_of = segment_of
-        self.summary = GraphSummary(order, forced, buffered_assigns)
+        self.summary = GraphSummary(order, buffered_assigns)
         self.work = Work(self.summary.closed)
         legality = FusionLegality()
         # each decision is made once for all that it depends on
@@ -110,7 +109,7 @@ class Fusion:
         summary = self.summary.of[node]
         if uses is not None and summary.role is not None and summary.role.is_between:
             uses = self.uses_outside_attention(node, summary, uses)
-        if summary.op in Family.TRANSFER or summary.is_forced:
+        if summary.op in Family.STORED:
             self.store(node, summary, uses or {})
         elif uses is None:
             return
@@ -216,7 +215,7 @@ class Fusion:
         kernel.operations += weight_of(summary.op)
         if summary.view_map is not None:
             if not summary.view_map.is_constant:
-                self.use(self.summary.base[node], kernel, summary.view_map.access_at(access))
+                self.use(node.base, kernel, summary.view_map.access_at(access))
         elif summary.op is Ops.REDUCE:
             self.use(node.src[0], kernel, self.into_reduce(kernel, node, summary, access))
         elif summary.op is Ops.ASSIGN:
@@ -242,7 +241,7 @@ class Fusion:
         found: dict[UOp, int] = {}
         for kernel in self.kernels:
             if kernel.operations > MOST_OPERATIONS:
-                found = segments_of(kernel.computed[::-1], self.summary.base, len(found)) | found
+                found = segments_of(kernel.computed[::-1], len(found)) | found
         return found
 
 
