@@ -232,18 +232,13 @@ has_statistics = Synthesized(_is_normalised, "_has_statistics")
 that read no memory (how many items of an image a window has) are none."""
 
 
-def explain_storing(node: UOp, evaluations: float, work: float, kernels: int) -> str:
-    """The numbers of `better_stored`, on one line."""
+def better_stored(node: UOp, evaluations: float, work: float, kernels: int) -> tuple[bool, str]:
+    """Whether `node`, which so many kernels would evaluate so many times in all, should be computed once and
+    kept, and the numbers that say so, on one line."""
     again = evaluations / max(1, node.numel) - 1.0
     most = STORE_COST if kernels > 1 else SPLIT_COST
-    decision = "stored" if better_stored(node, evaluations, work, kernels) else "computed where it is used"
-    return (f"{decision}: again {again:.4g} times work {work:.4g}, against {most:.4g} to store it for "
-            f"{kernels} kernel{'s' * (kernels > 1)}")
-
-
-def better_stored(node: UOp, evaluations: float, work: float, kernels: int) -> bool:
-    """True if `node`, which so many kernels would evaluate so many times in all, should be computed once and
-    kept."""
-    if work <= (FREE_CONDITION if node.dtype.is_bool else FREE_WORK) or node.numel == 0:
-        return False
-    return (evaluations / node.numel - 1.0) * work > (STORE_COST if kernels > 1 else SPLIT_COST)
+    is_free = work <= (FREE_CONDITION if node.dtype.is_bool else FREE_WORK) or node.numel == 0
+    is_stored = not is_free and again * work > most
+    decision = "stored" if is_stored else "computed where it is used"
+    return is_stored, (f"{decision}: again {again:.4g} times work {work:.4g}, against {most:.4g} to store it "
+                       f"for {kernels} kernel{'s' * (kernels > 1)}")

@@ -36,7 +36,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG
-from tinygrad.schedule.cost import LARGE_CONE, Work, better_stored, explain_storing
+from tinygrad.schedule.cost import LARGE_CONE, Work, better_stored
 from tinygrad.schedule.fusion_group import FusionGroup, FusionLegality, MultiOutputFusion, Use, device_of
 from tinygrad.schedule.node_summary import GraphSummary, NodeSummary
 from tinygrad.schedule.segments import ACCESS_OPERATIONS, MOST_OPERATIONS, segments_of, weight_of
@@ -114,7 +114,8 @@ class Fusion:
         elif uses is None:
             return
         elif not node.src:
-            self.note_reading(uses)
+            for kernel, _ in uses:  # which read an item from memory
+                kernel.operations += ACCESS_OPERATIONS
         elif self.is_of_other_segments(node, summary, uses) or (
                 summary.may_store and self.must_store(node, summary, uses)):
             self.store(node, summary, uses)
@@ -131,11 +132,6 @@ class Fusion:
         if all(kernel.segment == segment for kernel, _ in uses):
             return False
         return summary.reads_memory or self.work[node] > LARGE_CONE
-
-    def note_reading(self, uses: UseSet) -> None:
-        """Kernels read an item from memory."""
-        for kernel, _ in uses:
-            kernel.operations += ACCESS_OPERATIONS
 
     def uses_outside_attention(self, node: UOp, summary: NodeSummary, uses: UseSet) -> UseSet | None:
         """The uses of what is between the products of attention, but those of its own kernel: that computes
@@ -162,8 +158,9 @@ class Fusion:
         work = self.work[node]
         if work <= decision.least:
             return False
-        self.note(node, explain_storing(node, decision.evaluations, work, decision.kernels))
-        return better_stored(node, decision.evaluations, work, decision.kernels)
+        is_stored, why = better_stored(node, decision.evaluations, work, decision.kernels)
+        self.note(node, why)
+        return is_stored
 
     def note(self, node: UOp, decision: str) -> None:
         """Print a decision at DEBUG=3."""

@@ -22,7 +22,7 @@ from tinygrad.schedule.dynamic_slice import dynamic_slice, dynamic_slices, is_dy
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, cuts_loop, with_axes_joined, worth_ordering
 from tinygrad.schedule.memory import Arena
-from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, over_memory
+from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, in_own_memory, over_memory
 from tinygrad.schedule.order import ordered_kernels
 from tinygrad.schedule.simplify import simplified_graph
 
@@ -133,8 +133,8 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
 
 
 def _in_memory(outputs: list[UOp], graph: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
-    """`graph` in which all that must be in memory, whatever it costs, is CONTIGUOUS, for all who read it: its
-    results, and what is copied; and what became of each of its nodes.
+    """`graph` in which all that must be in memory, whatever it costs, is CONTIGUOUS, for all who read it:
+    what somebody makes so, results, and what is copied; and what became of each of its nodes.
 
     What folded to memory of another tensor (x * 1), which may be overwritten, is copied. Views stay views,
     unless this schedule overwrites what they show.
@@ -147,22 +147,29 @@ def _in_memory(outputs: list[UOp], graph: list[UOp]) -> tuple[list[UOp], dict[UO
         return memory in written or memory.op in (Ops.CONST, Ops.VARIABLE) or (
             memory.op in (Ops.BUFFER, Ops.ASSIGN) and not _is_view(original))
 
-    results = [_copied(s) if is_anothers(o, s) else s for o, s in zip(outputs, graph, strict=True)]
-    stored = {_stored_form(s) for s in results}
-    stored.update(s for n in order if n.op in Family.TRANSFER and not is_computed(n) for s in n.src
-                  if contiguous_part(s) is None)
+    results = [in_own_memory(s) if is_anothers(o, s) else s for o, s in zip(outputs, graph, strict=True)]
+    stored: dict[UOp, UOp] = {}
+    """what is stored of a node"""
+    for node in order:
+        if node.op is Ops.CONTIGUOUS and (node.arg is None or node.src[0] not in stored):
+            value = node.src[0].viewed
+            if (value.op in Family.ELEMENTWISE or value.op is Ops.REDUCE) and value.numel == node.numel:
+                stored[node.src[0]] = node
+    copied = (s for n in order if n.op in Family.TRANSFER and not is_computed(n) for s in n.src
+              if contiguous_part(s) is None)
+    for node in (*map(_stored_form, results), *copied):
+        if node.op not in BOUNDARIES:
+            stored.setdefault(node, in_own_memory(node))
 
     def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        new = node.with_sources(src)
-        return _copied(new) if node in stored and node.op not in BOUNDARIES else new
+        if node.op is Ops.CONTIGUOUS and src[0].op is Ops.CONTIGUOUS:
+            return src[0]
+        new, own = node.with_sources(src), stored.get(node)
+        return new if own is None else own.replace(src=(new,))
 
     became: dict[UOp, UOp] = {}
     UOp.sink(results).rebuild(over, done=became)
     return [became[s] for s in results], became
-
-
-def _copied(node: UOp) -> UOp:
-    return UOp.new(Ops.CONTIGUOUS, node.dtype, (node,))
 
 
 def _is_view(node: UOp) -> bool:
