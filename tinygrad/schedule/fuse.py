@@ -89,7 +89,7 @@ class Fusion:
                  segment_of: Mapping[UOp, int] = MappingProxyType({})) -> None:
         self.buffered_assigns = buffered_assigns
         self.segment_of = segment_of
-        self.summary = GraphSummary(order, buffered_assigns)
+        self.summary = GraphSummary(order)
         self.work = Work(self.summary.closed)
         legality = FusionLegality()
         # each decision is made once for all that it depends on
@@ -172,7 +172,7 @@ class Fusion:
     def store(self, node: UOp, summary: NodeSummary, uses: UseSet) -> None:
         """Let a kernel that uses a node store it, or else a new one."""
         segment = self.segment_of.get(node)
-        host = self.storing_kernel(summary, uses, segment)
+        host = None if node in self.buffered_assigns else self.storing_kernel(summary, uses, segment)
         if host is None:
             group = self.new_group(summary, device_of(summary, numbered(uses)))
             kernel = Kernel(node, group, segment=segment)

@@ -439,7 +439,7 @@ class FusionLegality:
     def multi_outputs(self, summary: NodeSummary, uses: tuple[Use, ...]) -> tuple[MultiOutputFusion, ...]:
         """The kernels that compute every item of a node exactly once for their own use, or cache its rows,
         and may store it."""
-        if summary.is_buffered or summary.op in Family.TRANSFER:
+        if summary.op in Family.TRANSFER:
             return ()
         device = device_of(summary, uses)
         by_kernel: dict[int, list[Use]] = defaultdict(list)

@@ -100,8 +100,6 @@ class NodeSummary:
     op: Ops
     shape: tuple[int, ...]
     device: Any
-    is_buffered: bool
-    """an ASSIGN whose value gets a buffer of its own first"""
     reads_memory: bool
     has_statistics: bool
     """see `cost.has_statistics`"""
@@ -151,11 +149,10 @@ class NodeSummary:
 class GraphSummary:
     """The summaries of every node in `order`, sources first."""
 
-    def __init__(self, order: Sequence[UOp], buffered_assigns: frozenset[UOp]) -> None:
+    def __init__(self, order: Sequence[UOp]) -> None:
         self.closed = closed_form_reduces(order)
         self.attention_of = fused_attentions(order, self.closed)
         self.compared = compared_sums(order, self.closed)
-        self.buffered_assigns = buffered_assigns
         self.known: dict[tuple[Any, ...], NodeSummary] = {}
         """by all that they are made from"""
         self.view_maps: dict[tuple[Any, ...], ViewMap] = {}
@@ -232,8 +229,7 @@ class GraphSummary:
 
     def fields(self, node: UOp) -> tuple[Any, ...]:
         """Those of the summary of a node whose sources have theirs."""
-        common = (node.op, node.shape, node.device,
-                  node in self.buffered_assigns, reads_memory.of(node),
+        common = (node.op, node.shape, node.device, reads_memory.of(node),
                   has_statistics.of(node), node in self.closed, node in self.compared, self.may_store(node),
                   self.view_map_by.get(node), self.of[node.src[0]] if node.op in _HOLDS else None,
                   self.attention_of.get(node), self.epilogues.get(node))
