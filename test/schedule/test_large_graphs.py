@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, TinyJit
-from tinygrad.functional.joining import GROUP
+from tinygrad.graph.joining import GROUP
 from tinygrad.graph.ops import Ops
 from tinygrad.schedule.segments import MOST_OPERATIONS, weight_of
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.dtype import dtypes, promote
+from tinygrad.dtype import promote
 from tinygrad.functional.movement import (
     axis_of,
     copied,
@@ -17,8 +17,8 @@ from tinygrad.functional.movement import (
     shrink,
     unsqueeze,
 )
+from tinygrad.graph.joining import joined
 from tinygrad.graph.sizes import as_size
-from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 
 if TYPE_CHECKING:
@@ -51,34 +51,6 @@ def cat(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
         return first
     dtype = promote(*(p.dtype for p in parts))
     return type(first).of(joined([p.uop.cast(dtype) for p in parts], axis), *parts)
-
-
-GROUP = 32
-"""Parts that are joined one by one. An item of the result chooses between all of them; where there are more,
-between groups, and groups of groups: where a kernel is too large to be one (`schedule/segments.py`), those
-are what it is cut into, and alike. (6,000 parts of one item took 1.55 s the first time with 64, 1.2 with 32,
-1.35 with 16: `python -m bench graphs --only stack`.)"""
-
-
-def joined(parts: Sequence[UOp], axis: int) -> UOp:
-    """Nodes of one dtype one after another along an axis."""
-    while len(parts) > GROUP:
-        parts = [joined(parts[i:i + GROUP], axis) for i in range(0, len(parts), GROUP)]
-    first, others = parts[0], range(len(parts[0].shape))
-    total = sum(p.shape[axis] for p in parts)
-
-    def along(before: int, after: int) -> list[tuple[int, int]]:
-        return [(before, after) if i == axis else (0, 0) for i in others]
-
-    result, start = first.pad(along(0, total - first.shape[axis])), first.shape[axis]
-    for part in parts[1:]:
-        end = start + part.shape[axis]
-        padded = part.pad(along(start, total - end))
-        # chosen by position rather than added, which would lose the sign of zero
-        tail = UOp.const(True, dtypes.bool, tuple(total - start if i == axis else 1 for i in others))
-        result = tail.pad(along(start, 0)).expand(result.shape).where(padded, result)
-        start = end
-    return result
 
 
 def stack(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:

@@ -190,6 +190,8 @@ class Family:
     INT_ONLY = frozenset({Ops.IDIV, Ops.MOD, Ops.SHL, Ops.SHR})
     TRANSFER = frozenset({Ops.COPY, Ops.COLLECTIVE})
     """what queues do, not kernels"""
+    STORED = TRANSFER | {Ops.CONTIGUOUS, Ops.ASSIGN}
+    """what has memory of its own once it is computed"""
     ELEMENTARY = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN})
     """functions that are series of a dozen operations and more"""
     REDUCING = frozenset({Ops.ADD, Ops.MAX, Ops.MUL})

@@ -369,17 +369,6 @@ def has_sizes(outputs: Sequence[UOp]) -> bool:
     return Size.exists and any(s.has_sizes for s in outputs)
 
 
-class StandIns(Protocol):
-    """A graph that stands for another."""
-
-    @property
-    def sinks(self) -> list[UOp]:
-        """What is to be computed."""
-
-    def views(self, found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
-        """The views that hold the values of the other graph, given those that hold its own."""
-
-
 class PersistentTemplates(Protocol):
     """Templates that outlive the process."""
 
@@ -414,7 +403,7 @@ class ScheduleCache:
         structure = Structure(outputs, sharded)
         return self.of_structure(structure, self.known(structure))
 
-    def of_stand_ins(self, graph: StandIns) -> Schedule:
+    def of_stand_ins(self, graph: ShardedResults | PaddedShapes) -> Schedule:
         """The schedule of the graph that stands for another, and the views that hold the values of that."""
         schedule = self.schedule(graph.sinks)
         schedule.views = graph.views(schedule.views)

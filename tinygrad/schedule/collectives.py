@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
+from tinygrad.graph.joining import joined
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Cut, Placement, Span, even_spans, intersection
 from tinygrad.graph.sizes import is_symbolic
@@ -64,23 +65,6 @@ def along(node: UOp, axis: int, span: Span) -> UOp:
     return node.shrink([span if i == axis else (0, n) for i, n in enumerate(node.shape)])
 
 
-def joined(shards: Sequence[tuple[UOp, Span]], axis: int, span: Span) -> UOp:
-    """One value of `shards`, which cover `span` of an axis, each with the items of its own span."""
-    (result, first), *rest = sorted(shards, key=lambda shard: shard[1])
-    whole = resized(result.shape, axis, span[1] - span[0])
-
-    def placed(node: UOp, at: Span) -> UOp:
-        return node.pad([(at[0] - span[0], span[1] - at[1]) if i == axis else (0, 0)
-                         for i in range(len(whole))])
-
-    result = placed(result, first)
-    for node, at in rest:
-        # chosen by position rather than added, which would lose the sign of zero
-        tail = UOp.const(True, dtypes.bool, resized((1,) * len(whole), axis, span[1] - at[0]))
-        result = placed(tail, (at[0], span[1])).expand(whole).where(placed(node, at), result)
-    return result
-
-
 # --- from one layout to another -----------------------------------------------------------------------------
 
 
@@ -114,17 +98,18 @@ class Holders:
         return found
 
 
-def reshard(value: Shards, cuts: Sequence[Cut], devices: Sequence[str]) -> list[UOp]:
-    """A value on several devices, for each of `devices` with its part of `cuts`: only what it does not have
-    is copied to it."""
+def resharded(value: Shards, cuts: Sequence[Cut], devices: tuple[str, ...]) -> Shards:
+    """A value on several devices, on each of `devices` its part of `cuts`: only what it does not have is
+    copied to it."""
     undone = [cut for cut in value.cuts if cut not in cuts]
-    if tuple(devices) == value.devices and len(undone) == 1 and len(cuts) == len(value.cuts) - 1:
-        joined_by_library = _joined_by_library(value, undone[0])
-        if joined_by_library is not None:
-            return joined_by_library
-    holders = Holders(value, devices)
-    return [_assembled(holders, target, {cut.axis: cut.spans[target] for cut in cuts})
-            for target in range(len(devices))]
+    nodes = None
+    if devices == value.devices and len(undone) == 1 and len(cuts) == len(value.cuts) - 1:
+        nodes = _joined_by_library(value, undone[0])
+    if nodes is None:
+        holders = Holders(value, devices)
+        nodes = [_assembled(holders, target, {cut.axis: cut.spans[target] for cut in cuts})
+                 for target in range(len(devices))]
+    return Shards(devices, tuple(nodes), tuple(cuts))
 
 
 def _assembled(holders: Holders, target: int, own: Spans) -> UOp:
@@ -166,8 +151,7 @@ def _joined_along(shards: Sequence[tuple[UOp, Spans]], axes: Sequence[int]) -> U
     by_span: dict[Span, list[tuple[UOp, Spans]]] = {}
     for node, spans in shards:
         by_span.setdefault(spans[axis], []).append((node, spans))
-    whole = min(start for start, _ in by_span), max(end for _, end in by_span)
-    return joined([(_joined_along(some, others), span) for span, some in by_span.items()], axis, whole)
+    return joined([_joined_along(some, others) for _, some in sorted(by_span.items())], axis)
 
 
 def _joined_by_library(value: Shards, cut: Cut) -> list[UOp] | None:
@@ -198,11 +182,6 @@ def _joined_by_library(value: Shards, cut: Cut) -> list[UOp] | None:
 def has_collectives(devices: Sequence[str]) -> bool:
     """Whether devices, each a memory of its own, have a library of collectives in common."""
     return all(Device[device].has_collectives for device in devices) and len(set(devices)) == len(devices)
-
-
-def all_gather(value: Shards, devices: Sequence[str]) -> list[UOp]:
-    """The whole value on each of `devices`."""
-    return reshard(value, (), devices)
 
 
 # --- partial results ----------------------------------------------------------------------------------------
@@ -270,7 +249,7 @@ def _exchanged(op: Ops, partial: Sequence[UOp], homes: tuple[str, ...]) -> list[
     spans = even_spans(whole.numel, len(homes))
     scattered = Shards(homes, tuple(combined(op, [moved(p.shrink((span,)), home) for p in flat])
                                     for home, span in zip(homes, spans, strict=True)), (Cut(0, spans),))
-    return [n.reshape(whole.shape) for n in all_gather(scattered, homes)]
+    return [n.reshape(whole.shape) for n in resharded(scattered, (), homes).nodes]
 
 
 def combined(op: Ops, values: Sequence[UOp]) -> UOp:

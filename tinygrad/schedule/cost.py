@@ -6,7 +6,7 @@ memory of 42 GB/s, and a vector operation of one item 0.0085 ns on two cores at 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from functools import lru_cache, reduce
 from math import fsum
 from operator import or_
@@ -36,7 +36,7 @@ FREE_WORK = 1.0
 
 FREE_CONDITION = 4.0
 """The same for a condition: kept as a comparison it guards loads, picks items and costs no memory."""
-_BOUNDARIES = Family.TRANSFER | {Ops.BUFFER, Ops.CONTIGUOUS, Ops.ASSIGN, Ops.CONST, Ops.VARIABLE}
+BOUNDARIES = Family.STORED | {Ops.BUFFER, Ops.CONST, Ops.VARIABLE}
 _PASSES_ITEMS_ON = Family.ELEMENTWISE | Family.MOVEMENT
 _KEEPS_REDUCED = _PASSES_ITEMS_ON | {Ops.LIVE_OUT}
 _WALKED = _PASSES_ITEMS_ON | {Ops.CONST, Ops.VARIABLE}
@@ -82,13 +82,13 @@ def closed_form_reduces(order: Iterable[UOp]) -> frozenset[UOp]:
 
 def needs_no_loop(reduce: UOp) -> bool:
     """Whether lowering turns a REDUCE into arithmetic or a load by index, by what it computes from memory."""
-    order = reduce.toposort(stop=lambda n: n.op in _BOUNDARIES)
+    order = reduce.toposort(stop=lambda n: n.op in BOUNDARIES)
     if all(n.op is not Ops.REDUCE or n is reduce for n in order):
         return False  # it counts nothing: a position comes from an arange, which is a sum
     return reduce in closed_form_reduces(order)
 
 
-def compared_sums(order: Iterable[UOp], forced: Collection[UOp], closed: frozenset[UOp]) -> frozenset[UOp]:
+def compared_sums(order: Iterable[UOp], closed: frozenset[UOp]) -> frozenset[UOp]:
     """The sums and products of floats in `order`, sources first, that both sides of a comparison are made of,
     and what is stored of such.
 
@@ -101,7 +101,7 @@ def compared_sums(order: Iterable[UOp], forced: Collection[UOp], closed: frozens
     """for each node a bit for every sum that it is made of, or for itself where it is stored"""
     for node in order:
         bits = reduce(or_, [below[source] for source in node.src] or [0])
-        if _is_stored(node, forced):
+        if node.op in BOUNDARIES:
             bits = 1 << len(sums) if bits else 0
         elif _is_rounded_sum(node, closed):
             bits |= 1 << len(sums)
@@ -111,10 +111,6 @@ def compared_sums(order: Iterable[UOp], forced: Collection[UOp], closed: frozens
             compared |= below[node.src[0]] & below[node.src[1]]
         below[node] = bits
     return frozenset(sum_ for i, sum_ in enumerate(sums) if compared >> i & 1)
-
-
-def _is_stored(node: UOp, forced: Collection[UOp]) -> bool:
-    return node.op in _BOUNDARIES or node in forced
 
 
 def _is_rounded_sum(node: UOp, closed: frozenset[UOp]) -> bool:
@@ -179,7 +175,7 @@ class Work:
 
     def is_boundary(self, node: UOp) -> bool:
         """True for what a cone does not look into."""
-        return node.op in _BOUNDARIES or (node.op is Ops.REDUCE and node not in self.closed)
+        return node.op in BOUNDARIES or (node.op is Ops.REDUCE and node not in self.closed)
 
     def cone(self, root: UOp) -> frozenset[UOp] | None:
         """The elementwise nodes that an item of `root` is computed with; None for more than are worth telling
@@ -236,18 +232,13 @@ has_statistics = Synthesized(_is_normalised, "_has_statistics")
 that read no memory (how many items of an image a window has) are none."""
 
 
-def explain_storing(node: UOp, evaluations: float, work: float, kernels: int) -> str:
-    """The numbers of `better_stored`, on one line."""
+def better_stored(node: UOp, evaluations: float, work: float, kernels: int) -> tuple[bool, str]:
+    """Whether `node`, which so many kernels would evaluate so many times in all, should be computed once and
+    kept, and the numbers that say so, on one line."""
     again = evaluations / max(1, node.numel) - 1.0
     most = STORE_COST if kernels > 1 else SPLIT_COST
-    decision = "stored" if better_stored(node, evaluations, work, kernels) else "computed where it is used"
-    return (f"{decision}: again {again:.4g} times work {work:.4g}, against {most:.4g} to store it for "
-            f"{kernels} kernel{'s' * (kernels > 1)}")
-
-
-def better_stored(node: UOp, evaluations: float, work: float, kernels: int) -> bool:
-    """True if `node`, which so many kernels would evaluate so many times in all, should be computed once and
-    kept."""
-    if work <= (FREE_CONDITION if node.dtype.is_bool else FREE_WORK) or node.numel == 0:
-        return False
-    return (evaluations / node.numel - 1.0) * work > (STORE_COST if kernels > 1 else SPLIT_COST)
+    is_free = work <= (FREE_CONDITION if node.dtype.is_bool else FREE_WORK) or node.numel == 0
+    is_stored = not is_free and again * work > most
+    decision = "stored" if is_stored else "computed where it is used"
+    return is_stored, (f"{decision}: again {again:.4g} times work {work:.4g}, against {most:.4g} to store it "
+                       f"for {kernels} kernel{'s' * (kernels > 1)}")

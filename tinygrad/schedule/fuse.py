@@ -1,7 +1,7 @@
 """Which nodes become buffers, and which kernel computes what.
 
-In: the nodes of a simplified graph, sources first, and those that must have a value. Out: `Kernel`s, each
-with the nodes it stores.
+In: the nodes of a simplified graph, sources first; what must have a value is CONTIGUOUS or ASSIGN. Out:
+`Kernel`s, each with the nodes it stores.
 
 One sweep visits the nodes from the results back to the sources, so that all uses of a node are known when it
 is met. A use is a kernel and its `Access` to the node, inside which loops. From the uses
@@ -36,7 +36,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG
-from tinygrad.schedule.cost import LARGE_CONE, Work, better_stored, explain_storing
+from tinygrad.schedule.cost import LARGE_CONE, Work, better_stored
 from tinygrad.schedule.fusion_group import FusionGroup, FusionLegality, MultiOutputFusion, Use, device_of
 from tinygrad.schedule.node_summary import GraphSummary, NodeSummary
 from tinygrad.schedule.segments import ACCESS_OPERATIONS, MOST_OPERATIONS, segments_of, weight_of
@@ -85,12 +85,11 @@ UseSet = dict[tuple[Kernel, Access], None]
 class Fusion:
     """The sweep. Afterwards `kernels` has every kernel and `stored` says which kernel stores a node."""
 
-    def __init__(self, order: Sequence[UOp], forced: set[UOp],
-                 buffered_assigns: frozenset[UOp] = frozenset(),
+    def __init__(self, order: Sequence[UOp], buffered_assigns: frozenset[UOp] = frozenset(),
                  segment_of: Mapping[UOp, int] = MappingProxyType({})) -> None:
         self.buffered_assigns = buffered_assigns
         self.segment_of = segment_of
-        self.summary = GraphSummary(order, forced, buffered_assigns)
+        self.summary = GraphSummary(order)
         self.work = Work(self.summary.closed)
         legality = FusionLegality()
         # each decision is made once for all that it depends on
@@ -110,12 +109,13 @@ class Fusion:
         summary = self.summary.of[node]
         if uses is not None and summary.role is not None and summary.role.is_between:
             uses = self.uses_outside_attention(node, summary, uses)
-        if summary.op in Family.TRANSFER or summary.is_forced:
+        if summary.op in Family.STORED:
             self.store(node, summary, uses or {})
         elif uses is None:
             return
         elif not node.src:
-            self.note_reading(uses)
+            for kernel, _ in uses:  # which read an item from memory
+                kernel.operations += ACCESS_OPERATIONS
         elif self.is_of_other_segments(node, summary, uses) or (
                 summary.may_store and self.must_store(node, summary, uses)):
             self.store(node, summary, uses)
@@ -132,11 +132,6 @@ class Fusion:
         if all(kernel.segment == segment for kernel, _ in uses):
             return False
         return summary.reads_memory or self.work[node] > LARGE_CONE
-
-    def note_reading(self, uses: UseSet) -> None:
-        """Kernels read an item from memory."""
-        for kernel, _ in uses:
-            kernel.operations += ACCESS_OPERATIONS
 
     def uses_outside_attention(self, node: UOp, summary: NodeSummary, uses: UseSet) -> UseSet | None:
         """The uses of what is between the products of attention, but those of its own kernel: that computes
@@ -163,8 +158,9 @@ class Fusion:
         work = self.work[node]
         if work <= decision.least:
             return False
-        self.note(node, explain_storing(node, decision.evaluations, work, decision.kernels))
-        return better_stored(node, decision.evaluations, work, decision.kernels)
+        is_stored, why = better_stored(node, decision.evaluations, work, decision.kernels)
+        self.note(node, why)
+        return is_stored
 
     def note(self, node: UOp, decision: str) -> None:
         """Print a decision at DEBUG=3."""
@@ -176,7 +172,7 @@ class Fusion:
     def store(self, node: UOp, summary: NodeSummary, uses: UseSet) -> None:
         """Let a kernel that uses a node store it, or else a new one."""
         segment = self.segment_of.get(node)
-        host = self.storing_kernel(summary, uses, segment)
+        host = None if node in self.buffered_assigns else self.storing_kernel(summary, uses, segment)
         if host is None:
             group = self.new_group(summary, device_of(summary, numbered(uses)))
             kernel = Kernel(node, group, segment=segment)
@@ -216,7 +212,7 @@ class Fusion:
         kernel.operations += weight_of(summary.op)
         if summary.view_map is not None:
             if not summary.view_map.is_constant:
-                self.use(self.summary.base[node], kernel, summary.view_map.access_at(access))
+                self.use(node.base, kernel, summary.view_map.access_at(access))
         elif summary.op is Ops.REDUCE:
             self.use(node.src[0], kernel, self.into_reduce(kernel, node, summary, access))
         elif summary.op is Ops.ASSIGN:
@@ -242,7 +238,7 @@ class Fusion:
         found: dict[UOp, int] = {}
         for kernel in self.kernels:
             if kernel.operations > MOST_OPERATIONS:
-                found = segments_of(kernel.computed[::-1], self.summary.base, len(found)) | found
+                found = segments_of(kernel.computed[::-1], len(found)) | found
         return found
 
 

@@ -33,15 +33,14 @@ class AttentionRole:
     """it is one of the other REDUCEs, or made of them"""
 
 
-def fused_attentions(order: Sequence[UOp], forced: set[UOp],
-                     closed: frozenset[UOp]) -> dict[UOp, AttentionRole]:
+def fused_attentions(order: Sequence[UOp], closed: frozenset[UOp]) -> dict[UOp, AttentionRole]:
     """For each node of fused attention, down to what is stored, its role. `order` is the whole graph, sources
-    first; `forced` is stored in any case, `closed` needs no loop."""
+    first; `closed` needs no loop."""
     found: dict[UOp, AttentionRole] = {}
     for root in order if not NOOPT else ():
         if root.op is Ops.REDUCE and root not in closed and _has_units(root.device) \
-                and is_contraction(root) and weighs_by_softmax(root, forced):
-            ends = _ends(root, forced, closed)
+                and is_contraction(root) and weighs_by_softmax(root):
+            ends = _ends(root, closed)
             if _is_one_kernel(_alone(root, ends), root.device, bool(ALLOW_TF32)):
                 found |= _roles(root, ends, closed, found)
     return found
@@ -51,7 +50,7 @@ def _has_units(device: str | None) -> bool:
     return runs_blocks(device) and bool(machine_of(device).matrix_units)
 
 
-def _ends(root: UOp, forced: set[UOp], closed: frozenset[UOp]) -> dict[UOp, UOp]:
+def _ends(root: UOp, closed: frozenset[UOp]) -> dict[UOp, UOp]:
     """What is stored of all that a contraction is made of, each with a buffer in its place: memory, and the
     sums that its factors and those of its weights are made of, which have kernels of their own."""
     ends: dict[UOp, UOp] = {}
@@ -64,8 +63,7 @@ def _ends(root: UOp, forced: set[UOp], closed: frozenset[UOp]) -> dict[UOp, UOp]
             continue
         seen[node] = is_factor
         is_sum = node.op is Ops.REDUCE and node not in closed
-        if node is not root and (node in forced or (is_sum and is_factor)
-                                 or node.op not in COMPUTED_IN_PLACE | {Ops.REDUCE}):
+        if node is not root and ((is_sum and is_factor) or node.op not in COMPUTED_IN_PLACE | {Ops.REDUCE}):
             ends[node] = parameter(node, len(ends) + 1)
         else:
             is_product = is_sum and node is not root and is_contraction(node)

@@ -196,7 +196,8 @@ class FusionGroup:
         """True for a kernel that may store a node which it reads `at` these items."""
         if at[0].valid is not None or not runs_over(at[0].index, summary.shape):
             return False
-        if len(at) > 1 and (summary.is_compared or not self.is_one_row(at)):
+        value = summary.stored_value
+        if len(at) > 1 and (summary.is_compared or value.is_compared or not self.is_one_row(at)):
             return False  # each use may be computed apart
         if self.is_copy or self.root.numel == 0:
             return False
@@ -207,10 +208,10 @@ class FusionGroup:
             return False  # a number is stored outside of all loops: none of them could be shared out
         if self.runs_as_blocks and any(reduce.is_contraction for reduce, _ in self.reduces):
             return False
-        if (epilogue := summary.epilogue) is not None:  # stored in place of its sum, which is computed here
-            summary, at = epilogue.reduce, [epilogue.access_to_reduce(i) for i in at]
-        return self.nests(ranges & self.root_ranges) and (summary.op is not Ops.REDUCE or all(
-            self.may_fuse_reduce(summary, i) and not self.conflicts(summary, i) for i in at))
+        if (epilogue := value.epilogue) is not None:  # stored in place of its sum, which is computed here
+            value, at = epilogue.reduce, [epilogue.access_to_reduce(i) for i in at]
+        return self.nests(ranges & self.root_ranges) and (value.op is not Ops.REDUCE or all(
+            self.may_fuse_reduce(value, i) and not self.conflicts(value, i) for i in at))
 
     def is_main(self, summary: NodeSummary, access: Access) -> bool:
         """True for a contraction inside of all loops over the root's items."""
@@ -438,7 +439,7 @@ class FusionLegality:
     def multi_outputs(self, summary: NodeSummary, uses: tuple[Use, ...]) -> tuple[MultiOutputFusion, ...]:
         """The kernels that compute every item of a node exactly once for their own use, or cache its rows,
         and may store it."""
-        if summary.is_buffered or summary.op in Family.TRANSFER:
+        if summary.op in Family.TRANSFER:
             return ()
         device = device_of(summary, uses)
         by_kernel: dict[int, list[Use]] = defaultdict(list)
@@ -446,7 +447,7 @@ class FusionLegality:
             by_kernel[use.number].append(use)
         return tuple(self.with_output(first) for first, *more in by_kernel.values()
                      if first.group.device == device and first.group.may_add_output(
-                         summary.stored_value, [use.access for use in (first, *more)]))
+                         summary, [use.access for use in (first, *more)]))
 
     def with_output(self, use: Use) -> MultiOutputFusion:
         """What a kernel becomes by storing what it reads there."""

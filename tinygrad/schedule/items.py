@@ -17,12 +17,12 @@ from tinygrad.graph.ops import AxisOrder, Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part, is_computed, transfer
+from tinygrad.schedule.cost import BOUNDARIES
 from tinygrad.schedule.dynamic_slice import dynamic_slice, dynamic_slices, is_dynamic_slice
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, cuts_loop, with_axes_joined, worth_ordering
 from tinygrad.schedule.memory import Arena
-from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, over_memory
-from tinygrad.schedule.node_summary import COMPUTED_AGAIN
+from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, in_own_memory, over_memory
 from tinygrad.schedule.order import ordered_kernels
 from tinygrad.schedule.simplify import simplified_graph
 
@@ -102,12 +102,12 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     """The steps that compute `sinks`, each a tensor-graph node."""
     inner = _stored_inside(sinks)
     simplified = simplified_graph([*sinks, *inner])
-    graph, nodes = _in_own_memory(sinks, simplified[:len(sinks)])
-    forced = _forced(graph, nodes)
+    graph, became = _in_memory(sinks, simplified[:len(sinks)])
+    nodes = list(UOp.sink(graph).toposort())
     buffered: frozenset[UOp] = frozenset()
     segment_of: dict[UOp, int] = {}
     while True:
-        fusion = Fusion(nodes, forced, buffered, segment_of)
+        fusion = Fusion(nodes, buffered, segment_of)
         if not segment_of and (segment_of := fusion.segments()):
             continue
         order, hazards = ordered_kernels(fusion)
@@ -116,7 +116,7 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
         if hazards <= buffered:
             raise RuntimeError(f"cannot order the writes of {', '.join(map(str, hazards))}")
         buffered |= hazards
-    in_order = {_stored_form(s) for s in graph if s.viewed.arg is not AxisOrder.FREE}
+    in_order = {s.viewed for s in graph if s.viewed.arg is not AxisOrder.FREE}
     plan = _ScheduleWriter(nodes, fusion, in_order)
     schedule = Schedule()
     for kernel in order:
@@ -126,28 +126,50 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
             items = [item._replace(lines=lines) for item in items]
         schedule.items.extend(items)
     schedule.items.extend(plan.late_writes())
-    results = dict(zip(sinks, graph, strict=True)) | _still_stored(inner, simplified[len(sinks):], nodes)
+    results = dict(zip(sinks, graph, strict=True)) | _still_stored(inner, simplified[len(sinks):], became)
     held = {node: node.src[0] if node.op is Ops.ASSIGN else view for node, view in plan.buffer_of.items()}
     schedule.views = {original: over_memory(node, held) or node for original, node in results.items()}
     return schedule
 
 
-def _in_own_memory(outputs: list[UOp], graph: list[UOp]) -> tuple[list[UOp], list[UOp]]:
-    """`graph` with a copy for each result that folded to memory of another tensor (x * 1), which may be
-    overwritten; and all its nodes, sources first.
+def _in_memory(outputs: list[UOp], graph: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
+    """`graph` in which all that must be in memory, whatever it costs, is CONTIGUOUS, for all who read it:
+    what somebody makes so, results, and what is copied; and what became of each of its nodes.
 
-    Views stay views, unless this schedule overwrites what they show.
+    What folded to memory of another tensor (x * 1), which may be overwritten, is copied. Views stay views,
+    unless this schedule overwrites what they show.
     """
-    order = list(UOp.sink(graph).toposort())
+    order = UOp.sink(graph).toposort()
     written = {n.src[0].base for n in order if n.op is Ops.ASSIGN}
 
     def is_anothers(original: UOp, simplified: UOp) -> bool:
         memory = simplified.viewed
-        return memory in written or (memory.op in (Ops.BUFFER, Ops.ASSIGN) and not _is_view(original))
+        return memory in written or memory.op in (Ops.CONST, Ops.VARIABLE) or (
+            memory.op in (Ops.BUFFER, Ops.ASSIGN) and not _is_view(original))
 
-    owned = [UOp.new(Ops.CONTIGUOUS, s.dtype, (s,)) if is_anothers(original, s) else s
-             for original, s in zip(outputs, graph, strict=True)]
-    return owned, order if owned == graph else list(UOp.sink(owned).toposort())
+    results = [in_own_memory(s) if is_anothers(o, s) else s for o, s in zip(outputs, graph, strict=True)]
+    stored: dict[UOp, UOp] = {}
+    """what is stored of a node"""
+    for node in order:
+        if node.op is Ops.CONTIGUOUS and (node.arg is None or node.src[0] not in stored):
+            value = node.src[0].viewed
+            if (value.op in Family.ELEMENTWISE or value.op is Ops.REDUCE) and value.numel == node.numel:
+                stored[node.src[0]] = node
+    copied = (s for n in order if n.op in Family.TRANSFER and not is_computed(n) for s in n.src
+              if contiguous_part(s) is None)
+    for node in (*map(_stored_form, results), *copied):
+        if node.op not in BOUNDARIES:
+            stored.setdefault(node, in_own_memory(node))
+
+    def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        if node.op is Ops.CONTIGUOUS and src[0].op is Ops.CONTIGUOUS:
+            return src[0]
+        new, own = node.with_sources(src), stored.get(node)
+        return new if own is None else own.replace(src=(new,))
+
+    became: dict[UOp, UOp] = {}
+    UOp.sink(results).rebuild(over, done=became)
+    return [became[s] for s in results], became
 
 
 def _is_view(node: UOp) -> bool:
@@ -157,26 +179,11 @@ def _is_view(node: UOp) -> bool:
     return node.realized_view is not None or node.op in (Ops.BUFFER, Ops.ASSIGN)
 
 
-def _forced(graph: list[UOp], order: list[UOp]) -> set[UOp]:
-    """The nodes that must be in memory whatever it costs."""
-    forced = {_stored_form(s) for s in graph}
-    for node in order:
-        if node.op in (Ops.CONTIGUOUS, Ops.ASSIGN):
-            forced.add(node)
-        elif node.op in Family.TRANSFER and not is_computed(node):
-            forced.update(s for s in node.src if contiguous_part(s) is None)
-    return {n for n in forced if n.op is not Ops.BUFFER}
-
-
 def _stored_form(sink: UOp) -> UOp:
     """The node to store for `sink`: what it is a view of, where that is computed and not larger, or written
     into memory that it then shows."""
     viewed = sink.viewed
-    if viewed.op is Ops.ASSIGN:
-        return viewed
-    if viewed.op in (Ops.CONST, Ops.VARIABLE) or viewed.numel > sink.numel:
-        return sink
-    return viewed
+    return sink if viewed.op is not Ops.ASSIGN and viewed.numel > sink.numel else viewed
 
 
 def _stored_inside(outputs: list[UOp]) -> list[UOp]:
@@ -202,16 +209,14 @@ def _scheduled_sources(node: UOp) -> tuple[UOp, ...]:
     return node.src[:1] if node.op in IGNORED_ARGUMENT else node.src
 
 
-def _still_stored(originals: list[UOp], simplified: list[UOp], order: list[UOp]) -> dict[UOp, UOp]:
-    """Those of `originals` whose simplified form is to be stored too, with it; `order`: all nodes that are
-    to be computed."""
-    computed = set(order)
+def _still_stored(originals: list[UOp], simplified: list[UOp], became: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+    """Those of `originals` whose simplified form is to be stored too, with what `became` of it."""
     stored = {}
     for original, node in zip(originals, simplified, strict=True):
         if original.op is Ops.ASSIGN and node.op is Ops.CONTIGUOUS:
             node = node.src[0]  # copied, for a product to read it in another order
-        if node.op is original.op and node in computed:
-            stored[original] = node
+        if node.op is original.op and node in became:
+            stored[original] = became[node]
     return stored
 
 
@@ -234,8 +239,7 @@ class _ScheduleWriter:
         """The nodes that a kernel computes, with all movement between them and what it reads."""
         found: dict[UOp, None] = {}
         for node in reversed(kernel.computed):
-            base = self.fusion.summary.base.get(node)
-            while base is not None and node.src[0] is not base:
+            while node.op in Family.MOVEMENT and node.src[0].op in Family.MOVEMENT:
                 found[node] = None
                 node = node.src[0]
             found[node] = None
@@ -369,10 +373,7 @@ class _KernelGraph:
         return UOp.new(Ops.VARIABLE, node.dtype, (), (self.variables[node].name, low, high, None))
 
     def is_memory(self, node: UOp) -> bool:
-        """Constants are computed where they are used, though one that is a result is stored too."""
-        if node in self.inlined or node.viewed.op in COMPUTED_AGAIN:
-            return False
-        return node in self.writer.buffer_of
+        return node in self.writer.buffer_of and node not in self.inlined
 
     def leaf(self, node: UOp) -> UOp | None:
         """The argument of the kernel that a BUFFER or VARIABLE is; None for any other node."""
@@ -412,6 +413,8 @@ class _KernelGraph:
 def _passed_up(node: UOp) -> UOp | None:
     if node.op is Ops.LIVE_OUT:
         return node.src[1]
+    if node.op is Ops.CONTIGUOUS:
+        return live_out_condition.of(node.src[0])
     if node.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND):
         condition = live_out_condition.of(node.src[0])
         return None if condition is None else condition.moved(node.op, node.arg)

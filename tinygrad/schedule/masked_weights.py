@@ -162,7 +162,7 @@ def _axes_along(shift: UOp) -> tuple[int, ...]:
 def _lets_rows_through(mask: UOp, axes: tuple[int, ...] | None) -> bool:
     """Whether a mask is made of places, bounds a loop, and lets something of each row along one of `axes`
     through: the first item, the last, or the one that a bound names."""
-    if any(n.op in (*Family.TRANSFER, Ops.BUFFER, Ops.CONTIGUOUS, Ops.ASSIGN) for n in mask.toposort()):
+    if any(n.op in Family.STORED | {Ops.BUFFER} for n in mask.toposort()):
         return False
     loops = loops_over(mask.shape)
     conditions = list(conjuncts(value_at(mask, loops)))

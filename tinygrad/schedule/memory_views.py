@@ -17,6 +17,11 @@ IGNORED_ARGUMENT = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT})
 """What gradients know of a node; their first source is all that a schedule sees."""
 
 
+def in_own_memory(node: UOp) -> UOp:
+    """This value in memory of its own, even if it is in some already."""
+    return UOp.new(Ops.CONTIGUOUS, node.dtype, (node,))
+
+
 def memory_of(node: UOp) -> UOp | None:
     """The view of memory that a computed value is in. None for a constant, which is better written into the
     kernels that use it, even where some tensor has it in memory."""

@@ -74,10 +74,8 @@ class Cone(NamedTuple):
     nodes: frozenset[UOp]
 
 
-COMPUTED_AGAIN = (Ops.CONST, Ops.VARIABLE)
-"""What kernels do not read from memory, even where a view of it is stored: the kernel that stores it need not
-come first."""
 _STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.LIVE_OUT}
+_HOLDS = (Ops.LIVE_OUT, Ops.CONTIGUOUS)
 _KEEPS_ITEMS = Family.ELEMENTWISE | {Ops.RESHAPE, Ops.PERMUTE}
 _UNPACKING = Family.BITWISE | {Ops.CAST, Ops.BITCAST}
 """What takes fields of bits out of integers."""
@@ -102,10 +100,6 @@ class NodeSummary:
     op: Ops
     shape: tuple[int, ...]
     device: Any
-    is_forced: bool
-    """it must be in memory whatever that costs"""
-    is_buffered: bool
-    """an ASSIGN whose value gets a buffer of its own first"""
     reads_memory: bool
     has_statistics: bool
     """see `cost.has_statistics`"""
@@ -118,7 +112,7 @@ class NodeSummary:
     view_map: ViewMap | None
     """of movement"""
     value: NodeSummary | None
-    """of a LIVE_OUT: its value"""
+    """of a LIVE_OUT or CONTIGUOUS: its value"""
     role: AttentionRole | None
     epilogue: Epilogue | None
     axes: tuple[int, ...] = ()
@@ -131,7 +125,7 @@ class NodeSummary:
 
     @property
     def stored_value(self) -> NodeSummary:
-        """Of what is stored for it: the value of a LIVE_OUT."""
+        """Of what is stored for it: the value of a LIVE_OUT or CONTIGUOUS."""
         return self if self.value is None else self.value.stored_value
 
     @property
@@ -153,23 +147,17 @@ class NodeSummary:
 
 
 class GraphSummary:
-    """The summaries of every node in `order`, sources first, of which `forced` must be in memory."""
+    """The summaries of every node in `order`, sources first."""
 
-    def __init__(self, order: Sequence[UOp], forced: set[UOp], buffered_assigns: frozenset[UOp]) -> None:
+    def __init__(self, order: Sequence[UOp]) -> None:
         self.closed = closed_form_reduces(order)
-        self.attention_of = fused_attentions(order, forced, self.closed)
-        self.compared = compared_sums(order, forced, self.closed)
-        self.forced = forced
-        self.buffered_assigns = buffered_assigns
+        self.attention_of = fused_attentions(order, self.closed)
+        self.compared = compared_sums(order, self.closed)
         self.known: dict[tuple[Any, ...], NodeSummary] = {}
         """by all that they are made from"""
         self.view_maps: dict[tuple[Any, ...], ViewMap] = {}
         self.view_map_by: dict[UOp, ViewMap] = {}
         """for each node of movement"""
-        self.base: dict[UOp, UOp] = {}
-        """for each node of movement, what it shows: the first below that is none, or has memory of its own"""
-        self.over_memory: dict[UOp, UOp] = {}
-        """nodes of movement above others that have memory of their own, over a stand-in for these"""
         self.packed: dict[UOp, PackedSource] = {}
         """for each value that shifts, masks and casts alone take out of integers, these"""
         self.cones: dict[UOp, Cone] = {}
@@ -181,7 +169,8 @@ class GraphSummary:
         for node in order:
             self.note_unpacking(node)
             if node.op in Family.MOVEMENT:
-                self.note_movement(node)
+                key = node.op, node.arg, node.src[1:], self.view_map_of(node.src[0])
+                self.view_map_by[node] = self.remembered(key, node)
             self.note_epilogue(node)
             self.of[node] = self.shared(*self.fields(node))
             if node.op is Ops.REDUCE and node not in self.closed:
@@ -191,7 +180,7 @@ class GraphSummary:
         """Of which REDUCE a value is an epilogue, or may be part of one, given that its sources' is known."""
         if node.op not in _KEEPS_ITEMS:
             return
-        found = [self.cones[s] for s in node.src if s in self.cones and s not in self.forced]
+        found = [self.cones[s] for s in node.src if s in self.cones]
         if not found:
             return
         reduce = max([c.reduce for c in found], key=self.depth.__getitem__)
@@ -200,7 +189,7 @@ class GraphSummary:
         if any(c.view_maps != maps for c in found):
             return
         if node.op in Family.MOVEMENT:
-            base = self.cones.get(self.base[node])
+            base = self.cones.get(node.base)
             maps = self.view_map_by[node], *(base.view_maps if base is not None else ())
         inside = frozenset[UOp]().union(*(c.nodes for c in found))
         if len(inside) >= MOST_IN_EPILOGUE:
@@ -215,7 +204,7 @@ class GraphSummary:
         """What an integer, or one as a float, is unpacked from, given that its sources' is known."""
         if not node.dtype.is_int and node.op is not Ops.CAST and node.op not in Family.VIEW:
             return
-        if node in self.forced or node.op in (Ops.BUFFER, Ops.CONTIGUOUS, *Family.TRANSFER):
+        if node.op is Ops.BUFFER or node.op in Family.STORED:
             self.packed[node] = PackedSource(int(node.numel) * node.dtype.itemsize, 0)
         elif not reads_memory.of(node):
             self.packed[node] = PackedSource(0, 0)
@@ -240,10 +229,9 @@ class GraphSummary:
 
     def fields(self, node: UOp) -> tuple[Any, ...]:
         """Those of the summary of a node whose sources have theirs."""
-        common = (node.op, node.shape, node.device,
-                  node in self.forced, node in self.buffered_assigns, reads_memory.of(node),
+        common = (node.op, node.shape, node.device, reads_memory.of(node),
                   has_statistics.of(node), node in self.closed, node in self.compared, self.may_store(node),
-                  self.view_map_by.get(node), self.of[node.src[0]] if node.op is Ops.LIVE_OUT else None,
+                  self.view_map_by.get(node), self.of[node.src[0]] if node.op in _HOLDS else None,
                   self.attention_of.get(node), self.epilogues.get(node))
         if node.op is not Ops.REDUCE:
             return common
@@ -264,21 +252,6 @@ class GraphSummary:
 
     def product(self, node: UOp | None) -> Product | None:
         return None if node is None else Product(node.dtype.itemsize, tuple(map(self.view_map_of, node.src)))
-
-    def note_movement(self, node: UOp) -> None:
-        """How a node of movement shows what is below, given that its source's is known."""
-        source = node.src[0]
-        if source.op in Family.MOVEMENT and source in self.forced and source.viewed.op not in COMPUTED_AGAIN:
-            below = UOp.new(Ops.CONTIGUOUS, source.dtype, (source,))
-            base, view_map = source, self.view_map_of(below)
-        else:
-            below = self.over_memory.get(source, source)
-            base, view_map = self.base.get(source, source), self.view_map_of(source)
-        if below is not source:
-            self.over_memory[node] = UOp.new(node.op, node.dtype, (below, *node.src[1:]), node.arg)
-        self.base[node] = base
-        self.view_map_by[node] = self.remembered((node.op, node.arg, node.src[1:], view_map),
-                                              self.over_memory.get(node, node))
 
     def view_map_of(self, node: UOp) -> ViewMap:
         """How `node` shows what is below its movement ops: itself, where there are none."""

@@ -17,7 +17,15 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import is_symbolic, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.products import TILE, Operands, is_contraction, own_axes, product_of, uncast
+from tinygrad.schedule.products import (
+    TILE,
+    Operands,
+    is_contraction,
+    own_axes,
+    product_of,
+    uncast,
+    view_of_stored,
+)
 from tinygrad.schedule.split import core_machine
 
 LINE_BYTES = 64
@@ -107,15 +115,7 @@ def _has_no_rows(operand: UOp, product: UOp) -> bool:
 
 def _before_cast(operand: UOp) -> UOp:
     """A view of halves that are cast, for blocks of threads, as a view of these; any other as it is."""
-    chain = [operand]
-    while chain[-1].op in Family.MOVEMENT:
-        chain.append(chain[-1].src[0])
-    if chain[-1].op is not Ops.CAST or core_machine(operand.device) is not None:
-        return operand
-    value = chain.pop().src[0]
-    for node in reversed(chain):
-        value = node.replace(dtype=value.dtype, src=(value, *node.src[1:]))
-    return value
+    return operand if core_machine(operand.device) is not None else view_of_stored(operand)
 
 
 def _jumps(operand: UOp, reduced: tuple[int, ...]) -> bool:

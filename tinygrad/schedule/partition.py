@@ -27,13 +27,12 @@ from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.schedule.collectives import (
     Shards,
-    all_gather,
     all_reduce,
     along,
     combined,
     groups_of_partial,
     moved,
-    reshard,
+    resharded,
     resized,
 )
 from tinygrad.schedule.memory_views import memory_of
@@ -123,45 +122,39 @@ class Partition:
 
         return node.rebuild(over, in_memory, self.computed_by.setdefault(device, {}))
 
-    def gathered(self, node: UOp, devices: tuple[str, ...], kept: Sequence[Cut] = ()) -> Shards:
-        """A node with no more than these of its cuts. What is copied is what it shows or repeats, not the
-        result."""
+    def gathered(self, node: UOp, devices: tuple[str, ...], kept: Sequence[Cut] = (),
+                 targets: tuple[str, ...] = ()) -> Shards:
+        """A node, whose shards are on `devices`, with no more than these of its cuts, there or on `targets`.
+        What is copied is what it shows or repeats, not the result."""
         value = self.shards(node, devices)
-        if all(cut in kept for cut in value.cuts):
+        if not targets and all(cut in kept for cut in value.cuts):
             return value
-        if node.op in _GATHERED_BELOW and memory_of(node) is None:
+        if value.cuts and node.op in _GATHERED_BELOW and memory_of(node) is None:
             source = node.src[0]
             below = [cut for cut in self.shards(source, devices).cuts if _moved_cut(node, cut) in kept]
-            return _movement(self.gathered(source, devices, below), node)
-        cuts = tuple(cut for cut in value.cuts if cut in kept)
-        return Shards(devices, tuple(reshard(value, cuts, devices)), cuts)
+            return _movement(self.gathered(source, devices, below, targets), node)
+        return resharded(value, [cut for cut in value.cuts if cut in kept], targets or devices)
 
-    def whole(self, node: UOp, devices: tuple[str, ...], targets: tuple[str, ...]) -> Shards:
-        """All of a node, whose shards are on `devices`, on each of other ones; what is copied is as above."""
-        value = self.shards(node, devices)
-        if value.cuts and node.op in _GATHERED_BELOW and memory_of(node) is None:
-            return _movement(self.whole(node.src[0], devices, targets), node)
-        return Shards(targets, tuple(all_gather(value, targets)))
-
-    def resharded(self, node: UOp, devices: tuple[str, ...], cuts: tuple[Cut, ...]) -> Shards:
+    def cut_as(self, node: UOp, devices: tuple[str, ...], cuts: tuple[Cut, ...]) -> Shards:
         """What becomes of a node, cut as `cuts` say."""
         value = self.shards(node, devices)
-        if value.cuts == cuts:
-            return value
         if all(cut in value.cuts for cut in cuts):
             return self.gathered(node, devices, cuts)
         same_axes = [cut.axis for cut in value.cuts] == [cut.axis for cut in cuts]
         if not has_all(value.cuts, cuts) and (same_axes or moves_least_whole(node, value)):
-            return Shards(devices, tuple(reshard(value, cuts, devices)), cuts)
-        value = self.gathered(node, devices, [cut for cut in value.cuts if has_all([cut], cuts)])
+            return resharded(value, cuts, devices)
+        return self.divided(self.gathered(node, devices, [c for c in value.cuts if has_all([c], cuts)]), cuts)
+
+    def divided(self, value: Shards, cuts: Sequence[Cut]) -> Shards:
+        """A value of which each device has what it needs to be cut as `cuts` say, cut so."""
         nodes = list(value.nodes)
-        for number in range(len(devices)):
+        for number in range(len(nodes)):
             have = value.spans(number)
             for cut in cuts:
                 first, (start, end) = have.get(cut.axis, (0, 0))[0], cut.spans[number]
                 own = (start - first, end - first) if start < end else (0, 0)
                 nodes[number] = self.shard(nodes[number], cut.axis, own)
-        return Shards(devices, tuple(nodes), cuts)
+        return Shards(value.devices, tuple(nodes), tuple(cuts))
 
     def shard(self, node: UOp, axis: int, span: Span, depth: int = 0) -> UOp:
         """The items of `axis` in `span` of a node that a device has all of: computed for those alone, so
@@ -251,31 +244,28 @@ def _copy(p: Partition, node: UOp) -> Partitioned:
     if isinstance(target, str):
         if isinstance(value, UOp):
             return node.with_sources((value,))
-        return p.whole(source, value.devices, (target,)).nodes[0].copy_to(target)
+        return p.gathered(source, value.devices, targets=(target,)).nodes[0].copy_to(target)
     assert isinstance(target, Sharding)
     devices = target.devices
     if isinstance(value, Shards) and value.devices == devices:
-        return p.resharded(source, devices, target.of(source.shape, value.cuts))
+        return p.cut_as(source, devices, target.of(source.shape, value.cuts))
     cuts = target.of(source.shape)
     if isinstance(value, Shards):
         if not value.cuts or moves_least_whole(source, value):
-            return Shards(devices, tuple(reshard(value, cuts, devices)), cuts)
-        nodes = list(p.whole(source, value.devices, devices).nodes)
+            return resharded(value, cuts, devices)
+        whole = p.gathered(source, value.devices, targets=devices)
     elif value.device is None:
-        nodes = list(p.shards(source, devices).nodes)
+        whole = p.shards(source, devices)
     else:
-        nodes = [value] * len(devices)
-    for number in range(len(devices)):
-        for cut in cuts:
-            nodes[number] = p.shard(nodes[number], cut.axis, cut.spans[number])
-    nodes = [moved(n, d) for n, d in zip(nodes, devices, strict=True)]
-    return Shards(devices, tuple(nodes), cuts)
+        whole = Shards(devices, (value,) * len(devices))
+    nodes = p.divided(whole, cuts).nodes
+    return Shards(devices, tuple(map(moved, nodes, devices)), cuts)
 
 
 def _elementwise(p: Partition, node: UOp) -> Partitioned:
     devices = node.device
     cuts = _common_cuts(p, node)
-    sources = [p.resharded(s, devices, cuts).nodes for s in node.src]
+    sources = [p.cut_as(s, devices, cuts).nodes for s in node.src]
     return Shards(devices, tuple(node.with_sources(src) for src in zip(*sources, strict=True)), cuts)
 
 
@@ -427,7 +417,7 @@ def _assign(p: Partition, node: UOp) -> Partitioned:
         raise ValueError(f"cannot write into a view of shape {node.shape} of memory that is cut along an "
                          "axis which the view takes apart or joins across devices; write into the tensor "
                          "itself, or gather it first with .to(device)")
-    value = p.resharded(node.src[1], target.devices, target.cuts)
+    value = p.cut_as(node.src[1], target.devices, target.cuts)
     nodes = tuple(t.assign(v) for t, v in zip(target.nodes, value.nodes, strict=True))
     return Shards(target.devices, nodes, target.cuts)
 

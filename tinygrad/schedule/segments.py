@@ -12,7 +12,7 @@ sum of a product, not before it.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 from tinygrad.graph.ops import Family, Ops
@@ -28,20 +28,20 @@ ACCESS_OPERATIONS = 4
 """Of reading an item from memory or storing it, its address included."""
 
 
-def segments_of(computed: Sequence[UOp], base: Mapping[UOp, UOp], first: int) -> dict[UOp, int]:
+def segments_of(computed: Sequence[UOp], first: int) -> dict[UOp, int]:
     """The segment of each node in `computed` (a kernel's, sources first), numbered from `first`; empty where
-    there would be one. `base` says what nodes of movement show."""
+    there would be one."""
     place = {node: i for i, node in enumerate(dict.fromkeys(computed))}
     nodes = list(place)
     last_use = list(range(len(nodes)))
-    sources = [[place.get(base.get(s, s), -1) for s in node.src if reads_memory.of(s)] for node in nodes]
+    sources = [[place.get(s.base, -1) for s in node.src if reads_memory.of(s)] for node in nodes]
     """for each node where its sources are, -1 for what is in memory"""
     for i, below in enumerate(sources):
         for j in below:
             if j >= 0:
                 last_use[j] = i
     weights = [weight_of(node.op) for node in nodes]
-    stored = _stored_bytes(nodes, last_use, base)
+    stored = _stored_bytes(nodes, last_use)
     segment_of: dict[UOp, int] = {}
     start = 0
     while start < len(nodes):
@@ -56,11 +56,11 @@ def weight_of(op: Ops) -> float:
     return 0.0 if op in Family.MOVEMENT else OPERATIONS.get(op, 1.0)
 
 
-def _stored_bytes(nodes: Sequence[UOp], last_use: Sequence[int], base: Mapping[UOp, UOp]) -> list[int]:
+def _stored_bytes(nodes: Sequence[UOp], last_use: Sequence[int]) -> list[int]:
     """For each node, the bytes of it and of those before it that later ones use."""
     change = [0] * (len(nodes) + 1)
     for i, node in enumerate(nodes):
-        if last_use[i] > i and node not in base and reads_memory.of(node):
+        if last_use[i] > i and node.op not in Family.MOVEMENT and reads_memory.of(node):
             size = node.numel * node.dtype.itemsize
             change[i] += size
             change[last_use[i]] -= size

@@ -15,7 +15,7 @@ from tinygrad.graph.sharding import Layout
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import pending_writes
 from tinygrad.schedule.collectives import Shards
-from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, over_memory
+from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, in_own_memory, over_memory
 from tinygrad.schedule.partition import Partition
 
 _TRANSPARENT = Family.VIEW | IGNORED_ARGUMENT
@@ -68,10 +68,10 @@ class ShardedResults:
             nodes = tuple(_in_memory(n, home) for n, home in
                           zip(value.nodes, map(Device.home, value.devices), strict=True))
         else:
-            nodes = (value if value.op in _STORED else _copied(value),)
+            nodes = (value if value.op in _STORED else in_own_memory(value),)
         written = node.op is not Ops.ASSIGN and any(n.op is Ops.ASSIGN for n in nodes)
         if written or any(self.claimed.get(n, nodes) != nodes for n in nodes):
-            nodes = tuple(map(_copied, nodes))
+            nodes = tuple(map(in_own_memory, nodes))
         self.stored[node] = nodes
         self.claimed.update(dict.fromkeys(nodes, nodes))
 
@@ -114,9 +114,5 @@ def _in_memory(shard: UOp, device: str) -> UOp:
     if shard.op in _STORED and shard.device == device:
         return shard
     if shard.device is None:
-        return _copied(shard).copy_to(device)
-    return shard if shard.op in Family.TRANSFER else _copied(shard)
-
-
-def _copied(shard: UOp) -> UOp:
-    return UOp.new(Ops.CONTIGUOUS, shard.dtype, (shard,))
+        return in_own_memory(shard).copy_to(device)
+    return shard if shard.op in Family.TRANSFER else in_own_memory(shard)

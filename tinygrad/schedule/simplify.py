@@ -93,28 +93,8 @@ def simplified_graph(sinks: list[UOp]) -> list[UOp]:
                 new = _viewed_as(view, inner)
         return new
 
-    simple = _read_where_stored(UOp.sink(sinks).rebuild(simplify, memory_of))
+    simple = UOp.sink(sinks).rebuild(simplify, memory_of)
     return list(with_packed_operands(with_masks_of_weights(simple)).src)
-
-
-def _read_where_stored(root: UOp) -> UOp:
-    """The graph of `root` in which all who want a computed value that is made contiguous read it there."""
-    stored: dict[UOp, UOp] = {}
-    for copy in root.toposort():
-        if copy.op is Ops.CONTIGUOUS and (copy.arg is None or copy.src[0] not in stored):
-            value = copy.src[0].viewed
-            if (value.op in Family.ELEMENTWISE or value.op is Ops.REDUCE) and value.numel == copy.numel:
-                stored[copy.src[0]] = copy
-    if not stored:
-        return root
-
-    def change(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        if node.op is Ops.CONTIGUOUS and node.src[0] in stored:
-            return src[0]
-        new, own = node.with_sources(src), stored.get(node)
-        return new if own is None else own.replace(src=(new,))
-
-    return root.rebuild(change)
 
 
 def _of_sum(node: UOp, epilogues: Collection[UOp]) -> UOp | None:

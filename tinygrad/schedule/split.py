@@ -6,7 +6,7 @@ Reducing splits first, side by side, and then the splits' results, uses every co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from tinygrad.codegen.opt.subtotals import LONGEST, SUBTOTAL, WHOLE
@@ -112,12 +112,12 @@ def _divisors(number: int) -> list[int]:
     return [*small, *(number // d for d in reversed(small))]
 
 
-def weighs_by_softmax(root: UOp, forced: Set[UOp] = frozenset()) -> bool:
+def weighs_by_softmax(root: UOp) -> bool:
     """Whether what a sum adds up is made, short of what is stored, of powers of e with the largest of
     something in the exponent. (max_pool2d's gradient has the largest of something too, and is split.)"""
 
     def cone(node: UOp) -> Iterable[UOp]:
-        return node.toposort(stop=lambda n: n.op not in COMPUTED_IN_PLACE or n in forced)
+        return node.toposort(stop=lambda n: n.op not in COMPUTED_IN_PLACE)
 
     return any(n.op is Ops.REDUCE and n.arg[0] is Ops.MAX
                for power in cone(root.src[0]) if power.op is Ops.EXP2 for n in cone(power))

@@ -1,0 +1,36 @@
+"""Values one after another along an axis, each item of the result chosen by its place: what `cat` means, and
+what a device makes of the shards that it has copied.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tinygrad.dtype import dtypes
+from tinygrad.graph.uop import UOp
+
+GROUP = 32
+"""Parts that are joined one by one. An item of the result chooses between all of them; where there are more,
+between groups, and groups of groups: where a kernel is too large to be one (`schedule/segments.py`), those
+are what it is cut into, and alike. (6,000 parts of one item took 1.55 s the first time with 64, 1.2 with 32,
+1.35 with 16: `python -m bench graphs --only stack`.)"""
+
+
+def joined(parts: Sequence[UOp], axis: int) -> UOp:
+    """Nodes of one dtype one after another along an axis."""
+    while len(parts) > GROUP:
+        parts = [joined(parts[i:i + GROUP], axis) for i in range(0, len(parts), GROUP)]
+    first, others = parts[0], range(len(parts[0].shape))
+    total = sum(p.shape[axis] for p in parts)
+
+    def along(before: int, after: int) -> list[tuple[int, int]]:
+        return [(before, after) if i == axis else (0, 0) for i in others]
+
+    result, start = first.pad(along(0, total - first.shape[axis])), first.shape[axis]
+    for part in parts[1:]:
+        end = start + part.shape[axis]
+        padded = part.pad(along(start, total - end))
+        # chosen by position rather than added, which would lose the sign of zero
+        tail = UOp.const(True, dtypes.bool, tuple(total - start if i == axis else 1 for i in others))
+        result = tail.pad(along(start, 0)).expand(result.shape).where(padded, result)
+        start = end
+    return result
