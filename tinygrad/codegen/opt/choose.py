@@ -186,7 +186,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             self.write_out_windows()
         elif self.has_statistics():
             self.tile_rows(contraction)
-        elif not self.tile_on_unit(contraction):
+        else:
             self.tile(contraction)
 
     def cache_rows(self) -> None:

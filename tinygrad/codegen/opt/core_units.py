@@ -14,10 +14,11 @@ panel of a few rows, is used again while it is near.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
+from tinygrad.codegen.opt.chooser import Alternative
 from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matrix_product
 from tinygrad.codegen.opt.opts import MMA, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE
@@ -47,24 +48,18 @@ COPY_CYCLES, TURN_CYCLES, ITEM_CYCLES = 1 / 12, 1 / 3, 2.0
 """An item copied into a panel by whole vectors, by vectors of a square that is turned, and by itself."""
 SQUARE = 16
 """Rows and lanes that are turned at once where no row of a tile is: 64 shuffles of 32 bytes."""
-WayOnUnit = tuple[float, tuple[int, ...], Callable[[], None]]
-"""Cycles of a multiply-add, what decides among those of as many, and what takes the Opts."""
 
 
 class CoreUnitChooser(TileChooser):
     """Tiles on the core's own unit, for the chooser of plans."""
 
-    def tile_on_unit(self, contraction: Contraction) -> bool:
-        """Take the Opts of the contraction on a unit; False where the device has none for it."""
-        if not are_of_every_store(self.nest, contraction.left | contraction.right):
-            return False
-        ways = [way for unit in self.machine.matrix_units
-                for way in (self.ways_by_rows if unit.by_rows else self.ways_by_lanes)(contraction, unit)]
-        least, _, take = min(ways, key=lambda way: way[:2], default=(1.0, (), None))
-        if take is None or least > 1 / self.machine.lanes(dtypes.float32):
-            return False  # vectors of widened items are as fast
-        take()
-        return True
+    def ways(self, contraction: Contraction) -> Iterator[Alternative]:
+        """The ways to run a contraction, those on a unit first, of which a multiply-add takes so many
+        cycles."""
+        if are_of_every_store(self.nest, contraction.left | contraction.right):
+            for unit in self.machine.matrix_units:
+                yield from (self.ways_by_rows if unit.by_rows else self.ways_by_lanes)(contraction, unit)
+        yield from super().ways(contraction)
 
     def unit_product(self) -> tuple[tuple[UOp, ...], list[UOp]]:
         """The sources of the nest's MMA, and the ranges over which its products are summed up."""
@@ -74,7 +69,7 @@ class CoreUnitChooser(TileChooser):
 
     # --- dot products, lane by lane -------------------------------------------------------------------------
 
-    def ways_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> Iterator[WayOnUnit]:
+    def ways_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> Iterator[Alternative]:
         """The way to run a contraction on a unit of lanes, if there is one: lanes as the cost model would
         choose them, pairs that lie side by side in the other operand."""
         lanes = [along(contraction, n) for n in contraction.left | contraction.right if n.extent >= unit.n]
@@ -89,7 +84,8 @@ class CoreUnitChooser(TileChooser):
             computed = {t: round_up(m.extent, t[0]) * round_up(n.extent, unit.n * t[1]) for t in fitting}
             result = m.extent * n.extent
             tile = next((t for t in fitting if computed[t] <= MOST_WASTE * result), fitting[0])
-            yield computed[tile] / result / unit.rate, (), partial(self.take_by_lanes, m, n, k, unit, tile)
+            yield Alternative(computed[tile] / result / unit.rate, (n.identity,), f"{unit}",
+                              partial(self.take_by_lanes, m, n, k, unit, tile))
             return
 
     def take_by_lanes(self, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, tile: tuple[int, int]) -> None:
@@ -121,15 +117,16 @@ class CoreUnitChooser(TileChooser):
 
     # --- tiles by rows --------------------------------------------------------------------------------------
 
-    def ways_by_rows(self, contraction: Contraction, unit: MatrixUnit) -> Iterator[WayOnUnit]:
+    def ways_by_rows(self, contraction: Contraction, unit: MatrixUnit) -> Iterator[Alternative]:
         """The ways to run a contraction on a unit by rows."""
         for rows, columns in (contraction.sides, contraction.sides[::-1]):
             for ranges in itertools.product(rows, columns, contraction.reduce.closed_ranges):
                 product = matrix_product(contraction.reduce, unit, *ranges)
                 if product is not None and along(contraction, product.n).reuse >= STAGING_REUSE and \
                         self.bytes_deep(product) * TILES * unit.n <= 2 * self.machine.l2_bytes:
-                    yield (self.cost_by_rows(product), tuple(r.identity for r in ranges),
-                           partial(self.take_by_rows, product))
+                    m, n, k = (int(r.identity) for r in ranges)
+                    yield Alternative(self.cost_by_rows(product), (m, n, k), f"{unit}_of_r{m}_r{n}_r{k}",
+                                      partial(self.take_by_rows, product))
 
     def bytes_deep(self, product: MatrixProduct) -> int:
         """Bytes of one column of a panel."""

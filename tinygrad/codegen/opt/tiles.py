@@ -7,6 +7,7 @@ side through all stages of the kernel.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -177,15 +178,22 @@ class TileChooser(PanelChooser):
     def tile(self, contraction: Contraction) -> None:
         """The cheapest way to run a contraction: which range takes the lanes, and a tile of accumulators
         around it."""
-        products = [along(contraction, r) for r in (*contraction.left, *contraction.right) if r.extent >= 4]
-        found = [(p.lane, self.outer_cost(p), partial(self.tile_outer, p)) for p in products]
-        found += [(r, self.dot_cost(contraction, r), partial(self.tile_dot, contraction, r))
-                  for r in contraction.reduce.closed_ranges if r.extent >= 4]
-        if not self.take_cheapest("a multiply-add, against 1 without lanes", [
-                Alternative(cost, (r.identity,), f"r{r.identity}_as_lanes", take)
-                for r, cost, take in found]):
+        if not self.take_cheapest("a multiply-add, against 1 without lanes", self.ways(contraction)):
             self.cost = 1.0
             self.vectorise_groups()
+
+    def ways(self, contraction: Contraction) -> Iterator[Alternative]:
+        """The ways to run a contraction: lanes along a range of either operand, or along the reduce."""
+        summed = contraction.reduce.closed_ranges
+        for r in (*contraction.left, *contraction.right, *summed):
+            if r.extent < 4:
+                continue
+            if r in summed:
+                cost, take = self.dot_cost(contraction, r), partial(self.tile_dot, contraction, r)
+            else:
+                product = along(contraction, r)
+                cost, take = self.outer_cost(product), partial(self.tile_outer, product)
+            yield Alternative(cost, (r.identity,), f"r{r.identity}_as_lanes", take)
 
     def items_read(self, product: VectorProduct, operand: UOp) -> int:
         """Items of memory that an operand of one product of a batch is made from."""
