@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tinygrad.codegen.indexing import Access, loops_over, shared_loops
 from tinygrad.codegen.lower import runs_over
-from tinygrad.codegen.opt.panels import MOST_VECTORS
+from tinygrad.codegen.opt.lanes import MOST_VECTORS
 from tinygrad.codegen.opt.tiles import most_rows
 from tinygrad.codegen.ranges import iterations
 from tinygrad.graph.ops import Family, Ops

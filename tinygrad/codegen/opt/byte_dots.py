@@ -12,6 +12,7 @@ rows has its sums in registers, and all words of a block are written out.
 from __future__ import annotations
 
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
+from tinygrad.codegen.opt.lanes import MOST_VECTORS
 from tinygrad.codegen.opt.opts import ByteDot, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.word_bytes import byte_dots
 from tinygrad.codegen.ranges import iterations, loops_of, output_ranges
@@ -19,10 +20,6 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 
-MOST_VECTORS = 4
-"""Vectors of a tile: four cache lines of weights are read one after another."""
-BALANCED = 0.9
-"""How much of the time threads should work: 3 tiles on two threads leave a quarter of it."""
 MOST_WORDS = 16
 """Words of a block that are written out: a block of 32 bytes has 8."""
 TILE_REGISTERS = 12
@@ -60,8 +57,7 @@ class ByteDotChooser(Chooser):
         width, around = self.width(lane), iterations(outer)
         most = MOST_VECTORS if row is None or self.machine.registers >= MANY_REGISTERS else 1
         vectors = tile_size(ceildiv(lane.extent, width), most)
-        while vectors > 1 and \
-                self.machine.busy_share(around * ceildiv(lane.extent, width * vectors)) < BALANCED:
+        while vectors > 1 and not self.machine.is_busy(around * ceildiv(lane.extent, width * vectors)):
             vectors //= 2
         rows = 1
         if row is not None:

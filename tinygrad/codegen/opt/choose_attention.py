@@ -19,7 +19,7 @@ from tinygrad.codegen.ranges import iterations, reduces_in
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv
-from tinygrad.renderer.matrix_units import MatrixUnit
+from tinygrad.renderer.matrix_units import SWIZZLED_ROW, MatrixUnit
 
 MOST_WARPS = 8
 """Of a block: they share what it loads of keys and values."""
@@ -27,8 +27,6 @@ KEYS = 64
 """Keys of a tile: scores of 16 queries take 32 registers of a thread."""
 MOST_HELD = 144
 """Registers of a thread for 16 queries, their scores and their results: 255 are there, 64 the rest wants."""
-BANK_BYTES = 128
-"""Of shared memory, that lanes read at once."""
 
 
 class AttentionChooser(BlockTileChooser):
@@ -115,6 +113,6 @@ class AttentionChooser(BlockTileChooser):
                         and not reduces_in(s)), None)
         if operand is not None:
             width, itemsize = gcd(other.extent, self.widest_access(unit.source)), unit.source.itemsize
-            is_whole = other.extent * itemsize % BANK_BYTES == 0
-            swizzle = (1, BANK_BYTES // 2 // itemsize) if is_whole else ()
+            is_whole = other.extent * itemsize % SWIZZLED_ROW == 0
+            swizzle = (1, SWIZZLED_ROW // 2 // itemsize) if is_whole else ()
             self.stage(operand, (key, other), threads, width, *swizzle)

@@ -32,9 +32,10 @@ from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv
 from tinygrad.renderer.launch import ACCESS_BYTES
+from tinygrad.renderer.machine import WIDTH
 from tinygrad.renderer.matrix_units import MatrixUnit
 
-LEAST_RUN = 8
+LEAST_RUN = ACCESS_BYTES // 2
 """Items that lie side by side, from which on rows of a tile go along them: an access of halves."""
 BLOCKS_TOGETHER = 8
 """Blocks along m that run beside each other, so that what they read of both operands stays in the cache."""
@@ -44,18 +45,13 @@ STEPS = 2
 """Tiles along k that a lane loads at once: 16 bytes of a row of k."""
 LEAST_SIDE = 8
 """Rows and columns (queries, keys) below which a unit would multiply nothing but zeros."""
-MOST_ACCUMULATORS = 128
-"""Of 255 registers of a thread."""
 LIGHT_WORK, HEAVY_WORK = 1, 16
-"""Operations beside the products beyond which half as many accumulators, and half of these, leave room for
-them: 128 spilled 264 bytes a thread with two sums, 64 spilled 420 with the 33 operations of GELU's gradient
-(docs/make_gpu_plans.py). Units that read shared memory leave the registers of operands for these."""
+"""Operations beside the products beyond which a quarter of a thread's registers for accumulators, and an
+eighth, leave room for them, in place of half: 128 spilled 264 bytes a thread with two sums, 64 spilled 420
+with the 33 operations of GELU's gradient (docs/make_gpu_plans.py). Units that read shared memory leave the
+registers of operands for these."""
 DEPTH = 16
 """Products of a part of k without a unit: 1024 of a thread with the largest tile between two barriers."""
-WRITTEN_OUT = 4
-"""Products of k written out: as many as one access of a row of k loads."""
-RUN = 4
-"""Neighbouring rows and columns of a thread: one access."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +257,8 @@ class BlockTileChooser(Chooser):
         work = sum(n not in sums if n.op is Ops.LOAD else
                    n.op in Family.ELEMENTWISE and n.op is not Ops.CAST and n.dtype.is_float
                    for n in self.nest.toposort() if n is not value)
-        return MOST_ACCUMULATORS >> (work > LIGHT_WORK) >> (work > HEAVY_WORK and not product.unit.in_shared)
+        least = work > HEAVY_WORK and not product.unit.in_shared
+        return self.machine.thread_registers // 2 >> (work > LIGHT_WORK) >> least
 
     def fits(self, unit: MatrixUnit, tile: BlockTile, most_held: int) -> bool:
         """Whether warps of this unit make up the tile and hold it."""
@@ -295,7 +292,7 @@ class BlockTileChooser(Chooser):
         ranges = (*contraction.sides, contraction.reduce.closed_ranges)
         m, n, k = map(iterations, ranges)
         if not self.machine.has_exchange or any(len(self.plain(s)) < len(s) for s in ranges) or \
-                k < DEPTH or min(m, n) <= RUN:
+                k < DEPTH or min(m, n) <= WIDTH:
             return False
         source = contraction.reduce.dtype
         tiles = [t for t in REGISTER_TILES if t.parts <= self.machine.block_threads
@@ -308,16 +305,16 @@ class BlockTileChooser(Chooser):
             return False
         rows, columns, depth = self.tiled_product(*self.merged(contraction, DEPTH), tile, DEPTH)
         self.share(source, rows, depth, tile.parts)
-        self.share(source, columns, depth, tile.parts, swizzled=RUN)
+        self.share(source, columns, depth, tile.parts, swizzled=WIDTH)
         self.hold(columns, tile.parts_n)
         self.hold(rows, tile.parts_m)
-        self.take(Unroll, depth, WRITTEN_OUT)
+        self.take(Unroll, depth, WIDTH)
         return True
 
     def hold(self, side: UOp, threads: int) -> None:
         """A side of the block's tile: runs in registers, then threads, what is left in registers again."""
         wide = all(a.step(side) == 1 for a in self.accesses(side, Ops.STORE))
-        self.runs(Upcast, self.runs(Local, self.runs(Vector if wide else Upcast, side, RUN), threads))
+        self.runs(Upcast, self.runs(Local, self.runs(Vector if wide else Upcast, side, WIDTH), threads))
 
 
 def lies_along_k(operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:

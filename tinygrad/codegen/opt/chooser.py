@@ -11,8 +11,20 @@ from typing import Any
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
+from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import is_reduce_range, mergeable_pair
-from tinygrad.codegen.opt.opts import Merge, Named, Opt, Split, Splitting, Stage, Swap, Upcast, Vector
+from tinygrad.codegen.opt.opts import (
+    Merge,
+    Named,
+    Opt,
+    Split,
+    Splitting,
+    Stage,
+    Swap,
+    Tighten,
+    Upcast,
+    Vector,
+)
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import stageable
 from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, output_ranges, reduces_in
@@ -56,8 +68,36 @@ class Chooser:
         return Plan(tuple(self.opts))
 
     def choose(self) -> None:
-        """Take the Opts of all steps."""
-        raise NotImplementedError
+        """Take the Opts of all steps, in an order that is the same for cores and for blocks of threads."""
+        self.arrange_loops()
+        if not self.sum_in_memory():
+            self.choose_inside()
+            self.refine()
+        self.share_out()
+
+    def arrange_loops(self) -> None:
+        """Loops as memory has them: those that walk it as one would, as one."""
+        while (pair := mergeable_pair(self.nest)) is not None:
+            self.take(Merge, *pair)
+
+    def sum_in_memory(self) -> bool:
+        """Take the Opts of sums whose items lie in memory, which have all that an output needs; False where
+        there are none."""
+        return False
+
+    def choose_inside(self) -> None:
+        """What one processor does: lanes, registers, memory of its own, threads of a block."""
+
+    def refine(self) -> None:
+        """What holds for whatever was chosen: tighter bounds, subtotals, stores past the caches, hints."""
+
+    def share_out(self) -> None:
+        """The outermost loops across processors."""
+
+    def tighten(self) -> None:
+        """Loops only as far as there is something to do."""
+        if has_loose_bounds(self.nest):
+            self.take(Tighten)
 
     def note(self, what: str, **numbers: float) -> None:
         """Write down a decision and its numbers."""
@@ -113,11 +153,6 @@ class Chooser:
         self.cost = ranked[self.rank].cost
         ranked[self.rank].take()
         return True
-
-    def merge_contiguous(self) -> None:
-        """Loops that walk memory as one would, as one."""
-        while (pair := mergeable_pair(self.nest)) is not None:
-            self.take(Merge, *pair)
 
     def split_along(self, digit: Ops, least: int = 2) -> None:
         """Loops along whose quotients (IDIV: channels that were shuffled) or remainders (MOD: weights in
@@ -180,6 +215,11 @@ class Chooser:
     def lanes(self) -> int:
         """Lanes of the kernel's widest common float: of what it stores."""
         return min(self.machine.lanes(s.src[1].dtype.scalar) for s in self.nest.src)
+
+    @property
+    def line_items(self) -> int:
+        """Items of 4 bytes in a cache line."""
+        return self.machine.line_bytes // 4
 
     def written_bytes(self) -> int:
         """Bytes of the kernel's results."""

@@ -137,7 +137,7 @@ class CoreUnitChooser(TileChooser):
         """Columns of a panel: it lies in half the L2 cache, and every thread gets some. Panels are of about
         one size, and end where the columns do or overlap."""
         step, n = TILES * product.unit.n, product.n.extent
-        near = self.machine.l2_bytes // 2 // self.bytes_deep(product)
+        near = self.machine.near_bytes // self.bytes_deep(product)
         others = iterations(r for r in product.reduce.ranges & product.b.ranges if r is not product.n)
         each = ceildiv(n * others, PANELS_A_THREAD * self.machine.threads)
         wanted = max(step, min(near, max(each, NARROWEST_PANEL), WIDEST_PANEL) // step * step)
@@ -180,7 +180,7 @@ class CoreUnitChooser(TileChooser):
 
     def is_near(self, product: MatrixProduct) -> bool:
         """Whether half the L2 cache holds the rows' operand for all rows."""
-        return self.bytes_deep(product) * product.m.extent <= self.machine.l2_bytes // 2
+        return self.bytes_deep(product) * product.m.extent <= self.machine.near_bytes
 
     def take_by_rows(self, product: MatrixProduct) -> None:
         """The Opts: blocks of rows, panels of columns, the unit, its operands in panels, the loops around."""

@@ -22,10 +22,8 @@ from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple, linear_terms
 from tinygrad.graph.uop import UOp
 
-LINE_ITEMS = 16
-"""Items of 4 bytes in a cache line."""
-LINE_BYTES = 64
-"""of a cache line"""
+MOST_VECTORS = 4
+"""Vectors of a tile side by side: their loads, of as many lines, are shared by all its rows."""
 JUMP_COST = 12.0
 """A load or store of lanes that do not lie side by side, in units of one that does."""
 MOST_COLUMNS = 16
@@ -135,7 +133,7 @@ class LaneChooser(Chooser):
         if is_stage_range(self.nest, r):
             several = 0
         # a tile of whole cache lines uses every item of a line that it fetches
-        lines = [r for store in self.nest.src for r in loops_of(store) if r.extent >= LINE_ITEMS]
+        lines = [r for store in self.nest.src for r in loops_of(store) if r.extent >= self.line_items]
         across = None if reduces else self.crossing(r, lines)
         outer = self.runs(Vector, r, width)
         if across is not None:
@@ -179,7 +177,7 @@ class LaneChooser(Chooser):
     def tile_transpose(self, outer: UOp | None, across: UOp, width: int) -> None:
         """Squares that are turned in registers, as many side by side as store whole cache lines (4096 x 4096
         on two cores with AVX2: 2.6 ms instead of 5.8)."""
-        vectors = LINE_BYTES // (width * self.store.src[1].dtype.lane_size)
+        vectors = self.machine.line_bytes // (width * self.store.src[1].dtype.lane_size)
         if outer is not None and outer.extent >= 2 * vectors:
             outer = self.runs(Upcast, outer, vectors)
         self.walk_rows_of_tiles(outer, self.runs(Upcast, across, width))

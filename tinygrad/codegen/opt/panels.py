@@ -10,7 +10,7 @@ from itertools import takewhile
 
 from tinygrad.codegen.contraction import factors_of
 from tinygrad.codegen.opt.access import MemoryAccess
-from tinygrad.codegen.opt.lanes import LaneChooser
+from tinygrad.codegen.opt.lanes import MOST_VECTORS, LaneChooser
 from tinygrad.codegen.opt.loops import can_be_outermost, mergeable_pair
 from tinygrad.codegen.opt.opts import Merge, Swap, Upcast, Vector
 from tinygrad.codegen.ranges import all_ranges, iterations, loops_of
@@ -19,8 +19,6 @@ from tinygrad.graph.uop import UOp
 
 STAGING_REUSE = 8
 """Uses of a staged item that pay for staging it."""
-MOST_VECTORS = 4
-"""Vectors of a tile side by side: their loads are shared by all its rows."""
 
 
 def panel_order(r: UOp) -> tuple[int, int]:

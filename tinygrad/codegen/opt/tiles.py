@@ -13,11 +13,11 @@ from functools import cached_property, partial
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.chooser import Alternative, tile_size
-from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
+from tinygrad.codegen.opt.lanes import JUMP_COST, MOST_VECTORS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import loop_around, operands
 from tinygrad.codegen.opt.opts import Merge, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.opt.panels import MOST_VECTORS, STAGING_REUSE, PanelChooser, panel_order
+from tinygrad.codegen.opt.panels import STAGING_REUSE, PanelChooser, panel_order
 from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges, reduces_in
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
@@ -37,13 +37,6 @@ GFLOP/s in tiles of four vectors of 64 bytes and 144 of two, where no panel is f
 bytes at 109 and 98)."""
 TURNED_FILL = 20.0
 """The same where whole rows are loaded and transposed."""
-PANEL_SHARE = 1 / 2
-"""Of the L2 cache, that a panel may fill. Rows pass through the rest, and a panel that they push out comes
-from the cache behind it for each tile of rows (512 KB, 3 x 3 of 256 x 14 x 14, in tiles of 4 vectors by 3
-rows: 70 GFLOP/s on a core; of 2 by 6: 86)."""
-L3_BYTES = 20
-"""What one core reads of that cache in a cycle, in which it multiplies two vectors (Zen 3: a sum over 3 MB at
-64 GB/s)."""
 PANEL_ROWS = 6
 """Rows in whose products every vector of a panel is used, so that two multiply-adds a cycle take a vector in
 three cycles from the L2 cache (49 x 768 x 192 with AVX2: panels of two vectors 0.8 of the time of four)."""
@@ -101,8 +94,8 @@ class TileChoice:
         busy = self.machine.busy_share(tiles) / (1 + fill), 1 / (1 + self.machine.threads * fill)
         used = self.count / (tiles * size) * rows / round_up(rows, height)
         hidden = min(1.0, size * height / LATENCY)
-        near = self.panel * size <= PANEL_SHARE * self.machine.l2_bytes
-        fed = 1.0 if near else min(1.0, L3_BYTES * height / (2 * self.machine.vector_bytes))
+        near = self.panel * size <= self.machine.near_bytes
+        fed = 1.0 if near else min(1.0, self.machine.l3_rate * height / (2 * self.machine.vector_bytes))
         return WORTH_OF_VECTORS.get(size, 1.0) * used * max(busy) * hidden * fed
 
 
@@ -224,9 +217,9 @@ class TileChooser(PanelChooser):
         """How badly the operand that is read item by item lies: 1 where its next item is in another cache
         line, whichever way the reduce walks, and the L2 cache cannot hold it, so that every tile of lanes
         fetches those lines anew; 0 where it does not matter."""
-        walked = [abs(a.step(r) or LINE_ITEMS) for a in self.loads_of(product.single)
+        walked = [abs(a.step(r) or self.line_items) for a in self.loads_of(product.single)
                   for r in product.reduce.closed_ranges if r in a.ranges]
-        if not walked or any(step < LINE_ITEMS for step in walked):
+        if not walked or any(step < self.line_items for step in walked):
             return 0.0
         size = self.items_read(product, product.single) * product.single.dtype.itemsize
         return min(1.0, size / self.machine.l2_bytes) if 2 * size > self.machine.l2_bytes else 0.0
@@ -293,7 +286,7 @@ class TileChooser(PanelChooser):
             return 1
         tiles, threads = outer.extent, self.machine.threads
         panel = product.column_bytes * size * self.width(product.lane)
-        room = int(PANEL_SHARE * self.machine.l2_bytes) // panel
+        room = self.machine.near_bytes // panel
         others = iterations((product.reduce.ranges & product.vectors.ranges) - {product.lane})
 
         def worth(count: int) -> tuple[float, int]:
@@ -325,7 +318,7 @@ class TileChooser(PanelChooser):
         if not panels:
             return
         both = [r for r in loops if r not in panels and r not in rows]
-        are_near = size * iterations(panels) <= PANEL_SHARE * self.machine.l2_bytes
+        are_near = size * iterations(panels) <= self.machine.near_bytes
         inside = (*rows, *panels) if are_near else (*panels, *rows)
         self.enclose_with([*both, *inside])
 
