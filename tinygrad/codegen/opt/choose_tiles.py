@@ -9,7 +9,7 @@ more half a tile further on, so that the threads of a warp read neighbouring vec
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import starmap
 from math import gcd
@@ -30,7 +30,7 @@ from tinygrad.codegen.ranges import iterations, output_ranges, reduces_in
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ALLOW_TF32, ceildiv
+from tinygrad.helpers import ALLOW_TF32, ceildiv, round_up
 from tinygrad.renderer.launch import ACCESS_BYTES
 from tinygrad.renderer.machine import WIDTH
 from tinygrad.renderer.matrix_units import MatrixUnit
@@ -67,6 +67,10 @@ class BlockTile:
     def parts(self) -> int:
         return self.parts_m * self.parts_n
 
+    def computed(self, m: int, n: int) -> int:
+        """Items of a product of (m, n) and of what tiles compute beside it."""
+        return round_up(m, self.m) * round_up(n, self.n)
+
 
 TILES = tuple(starmap(BlockTile, (
     (128, 256, 2, 4), (128, 128, 2, 2), (128, 128, 2, 4), (64, 128, 2, 2), (128, 64, 2, 2), (64, 64, 2, 2),
@@ -99,10 +103,6 @@ class BlockTileChooser(Chooser):
         ways = (self.tile_in_shared, self.tile_on_unit, self.tile_in_registers)
         return reduces_in(self.nest) == [contraction.reduce] and \
             any(self.attempt(way, contraction) for way in ways)
-
-    def ranked(self, choices: Sequence[BlockTile]) -> BlockTile | None:
-        """The best of these, which come first, but for as many better ones as are to be passed over."""
-        return choices[min(self.rank, len(choices) - 1)] if choices else None
 
     # --- sides ----------------------------------------------------------------------------------------------
 
@@ -140,16 +140,21 @@ class BlockTileChooser(Chooser):
 
     # --- tiles ----------------------------------------------------------------------------------------------
 
-    def most_blocks_first(self, tiles: Iterable[BlockTile], m: int, n: int,
-                          where: str) -> dict[BlockTile, int]:
-        """Tiles of products of (m, n) and their blocks: first those that leave enough, in their order, then
-        those that leave most."""
+    def best_tile(self, tiles: Iterable[BlockTile], m: int, n: int, where: str,
+                  least_blocks: int = 1) -> BlockTile | None:
+        """Of tiles of products of (m, n) that compute little in vain, the first of which there are blocks
+        enough, or else the one with most; but for as many better ones as are to be passed over. None where
+        there is none with as many as have to be."""
         enough, others = self.machine.tiled_blocks, iterations(self.store.closed_ranges) // (m * n)
-        blocks = {t: ceildiv(m, t.m) * ceildiv(n, t.n) * others for t in tiles}
-        for tile, count in blocks.items():
-            self.note(f"{tile.m}x{tile.n} of a block {where}", blocks=count, enough=enough,
-                      computed=count * tile.m * tile.n, at_most=MOST_WASTE * m * n * others)
-        return dict(sorted(blocks.items(), key=lambda item: -min(item[1], enough)))
+        good = {}
+        for tile in tiles:
+            blocks, computed = ceildiv(m, tile.m) * ceildiv(n, tile.n) * others, tile.computed(m, n)
+            self.note(f"{tile.m}x{tile.n} of a block {where}", blocks=blocks, enough=enough,
+                      computed=computed, at_most=MOST_WASTE * m * n)
+            if blocks >= least_blocks and computed <= MOST_WASTE * m * n:
+                good[tile] = min(blocks, enough)
+        best_first = sorted(good, key=lambda t: -good[t])
+        return best_first[min(self.rank, len(good) - 1)] if good else None
 
     def tiled_product(self, m: UOp, n: UOp, k: UOp, tile: BlockTile,
                       depth: int) -> tuple[UOp, UOp, UOp]:
@@ -200,13 +205,8 @@ class BlockTileChooser(Chooser):
             return False
         unit, m, n, held = product.unit, product.m.extent, product.n.extent, self.most_held(product)
         possible = [t for t in TILES if self.fits(unit, t, held)]
-
-        def computed(t: BlockTile) -> int:
-            return ceildiv(m, t.m) * t.m * ceildiv(n, t.n) * t.n
-
-        good = [t for t in self.most_blocks_first(possible, m, n, f"on {unit}")
-                if computed(t) <= MOST_WASTE * m * n]
-        tile = self.ranked(good or sorted(possible, key=computed)[:1])
+        tile = self.best_tile(possible, m, n, f"on {unit}") or \
+            min(possible, key=lambda t: t.computed(m, n), default=None)
         if tile is None:
             return False
         self.put_on_unit(product, unit, tile)
@@ -229,10 +229,11 @@ class BlockTileChooser(Chooser):
         held = self.most_held(product)
         tiles = [t for t in SHARED_TILES if t.n in units and self.fits(units[t.n], t, held)
                  and t.m <= m and t.n <= n]
-        for tile in self.most_blocks_first(tiles, m, n, f"on {family}"):
-            self.put_on_unit(product, units[tile.n], tile)
-            return True
-        return False
+        tile = self.best_tile(tiles, m, n, f"on {family}")
+        if tile is None:
+            return False
+        self.put_on_unit(product, units[tile.n], tile)
+        return True
 
     def product(self, contraction: Contraction,
                 in_shared: tuple[bool, bool] | None) -> MatrixProduct | None:
@@ -297,10 +298,7 @@ class BlockTileChooser(Chooser):
         source = contraction.reduce.dtype
         tiles = [t for t in REGISTER_TILES if t.parts <= self.machine.block_threads
                  and (t.m + t.n) * DEPTH * source.itemsize <= self.machine.shared_bytes]
-        others = iterations(self.store.closed_ranges)
-        tile = self.ranked([t for t, blocks in self.most_blocks_first(tiles, m, n, "in registers").items()
-                            if blocks >= self.machine.tiled_blocks
-                            and blocks * t.m * t.n <= MOST_WASTE * others])
+        tile = self.best_tile(tiles, m, n, "in registers", self.machine.tiled_blocks)
         if tile is None:
             return False
         rows, columns, depth = self.tiled_product(*self.merged(contraction, DEPTH), tile, DEPTH)

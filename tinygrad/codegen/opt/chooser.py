@@ -143,16 +143,16 @@ class Chooser:
         del self.opts[count:]
         return False
 
-    def take_cheapest(self, what: str, alternatives: Iterable[Alternative]) -> bool:
+    def take_cheapest(self, what: str, alternatives: Iterable[Alternative], rank: int = 0) -> float:
         """Take the cheapest of these that cost less than 1, but for as many cheaper ones as are to be passed
-        over; False where there is none."""
+        over. Returns what it costs, 1 where there is none."""
         ranked = sorted(alternatives, key=lambda one: (one.cost, one.order))
-        self.note(what, **{one.name: one.cost for one in ranked})
-        if self.rank >= len(ranked) or ranked[self.rank].cost >= 1.0:
-            return False
-        self.cost = ranked[self.rank].cost
-        ranked[self.rank].take()
-        return True
+        if ranked:
+            self.note(what, **{one.name: one.cost for one in ranked})
+        if rank >= len(ranked) or ranked[rank].cost >= 1.0:
+            return 1.0
+        ranked[rank].take()
+        return ranked[rank].cost
 
     def split_along(self, digit: Ops, least: int = 2) -> None:
         """Loops along whose quotients (IDIV: channels that were shuffled) or remainders (MOD: weights in
@@ -260,6 +260,12 @@ def digits_of(offset: UOp) -> Iterator[tuple[Ops, int, UOp, int]]:
             loop, divisor = atom.src
             if is_plain(loop) and loop.extent % divisor.arg == 0:
                 yield atom.op, factor, loop, divisor.arg
+
+
+def waste(extent: int, size: int) -> float:
+    """How many iterations tiles of `size` go over for each of a range: the last one goes beyond its end, or
+    over some again."""
+    return round_up(extent, size) / extent
 
 
 def tile_size(extent: int, most: int) -> int:

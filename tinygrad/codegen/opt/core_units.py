@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
-from tinygrad.codegen.opt.chooser import Alternative
+from tinygrad.codegen.opt.chooser import Alternative, waste
 from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matrix_product
 from tinygrad.codegen.opt.opts import MMA, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE
-from tinygrad.codegen.opt.tiles import TileChooser, along
+from tinygrad.codegen.opt.tiles import TileChooser, along, most_accumulators
 from tinygrad.codegen.ranges import fresh_identity, iterations, loops_of
 from tinygrad.codegen.transpose import interleaved_runs, jump_of
 from tinygrad.dtype import dtypes
@@ -31,9 +31,8 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer.matrix_units import ROW_BYTES, MatrixUnit
 
-LANE_TILES = ((4, 4), (8, 2), (4, 2), (2, 4), (2, 2), (8, 1), (4, 1), (2, 1), (1, 4), (1, 2), (1, 1))
-"""(rows, vectors) of accumulators, the ones that load least first: the unit needs 6 at work, and 16 with
-their operands fit 32 registers."""
+SIDES = (8, 4, 2, 1)
+"""Rows of accumulators, and vectors: the unit needs 6 at work."""
 MOST_WASTE = 1.25
 """How much larger than its result all tiles may be before smaller ones are taken."""
 LEAST_STEPS = 4
@@ -77,14 +76,15 @@ class CoreUnitChooser(TileChooser):
             n, m, loads = way.lane, max(way.rows, key=self.row_rank), self.loads_of(way.single)
             ks = [k for k in way.reduce.closed_ranges if k.extent >= LEAST_STEPS * unit.k
                   and matrix_product(way.reduce, unit, m, n, k) is not None]
-            fitting = [tile for tile in LANE_TILES if self.panel_fits(way, unit.n * tile[1])]
+            fitting = [(rows, vectors) for rows in SIDES for vectors in SIDES[1:]
+                       if rows * vectors <= most_accumulators(self.machine)
+                       and self.panel_fits(way, unit.n * vectors)]
             if not ks or way.reuse < STAGING_REUSE or not fitting:
                 continue
             k = max(ks, key=lambda r: (all(a.step(r) == 1 for a in loads), r.extent))
-            computed = {t: round_up(m.extent, t[0]) * round_up(n.extent, unit.n * t[1]) for t in fitting}
-            result = m.extent * n.extent
-            tile = next((t for t in fitting if computed[t] <= MOST_WASTE * result), fitting[0])
-            yield Alternative(computed[tile] / result / unit.rate, (n.identity,), f"{unit}",
+            computed = {t: waste(m.extent, t[0]) * waste(n.extent, unit.n * t[1]) for t in fitting}
+            tile = min(fitting, key=lambda t: (computed[t] > MOST_WASTE, 1 / t[0] + 1 / t[1]))
+            yield Alternative(computed[tile] / unit.rate, (n.identity,), f"{unit}",
                               partial(self.take_by_lanes, m, n, k, unit, tile))
             return
 
@@ -150,8 +150,7 @@ class CoreUnitChooser(TileChooser):
         """Cycles of a multiply-add: of the unit, of the panels that are filled for it, of the results that
         come from memory."""
         m, n, k, reduce, unit = product.m, product.n, product.k, product.reduce, product.unit
-        deep = round_up(k.extent, unit.k) / k.extent
-        beyond = round_up(m.extent, unit.m) / m.extent * round_up(n.extent, unit.n) / n.extent
+        deep, beyond = waste(k.extent, unit.k), waste(m.extent, unit.m) * waste(n.extent, unit.n)
         uses = iterations(reduce.ranges - product.b.ranges)
         cost = deep * (beyond / unit.rate + self.filling_cost(product.b, n, k) / uses)
         if not self.reads_rows(product):

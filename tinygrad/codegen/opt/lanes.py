@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterator
+from functools import partial
 
 from tinygrad.codegen.opt.access import MemoryAccess
-from tinygrad.codegen.opt.chooser import Chooser, power_of_two, tile_size
+from tinygrad.codegen.opt.chooser import Alternative, Chooser, power_of_two, tile_size
 from tinygrad.codegen.opt.loop_partition import MOST_TAPS
 from tinygrad.codegen.opt.loops import is_reduce_range, is_stage_range, writes_what_it_reads
 from tinygrad.codegen.opt.opts import Accumulators, Split, Swap, Unroll, Upcast, Vector
@@ -75,15 +76,10 @@ class LaneChooser(Chooser):
     def vectorise(self, innermost: UOp, candidates: list[UOp]) -> None:
         around = {innermost, *candidates}
         region = [a for a in self.accesses() if not around.isdisjoint(a.ranges)]
-        scored = [(self.lane_cost(r, region), -i, r) for i, r in enumerate(candidates)
-                  if self.can_vector(r) and not self.spoils_sums(r)]
-        if not scored:
-            return
-        cost, _, best = min(scored, key=lambda s: s[:2])
-        self.note("an item, against 1 without lanes", **{f"r{r.identity}_as_lanes": c for c, _, r in scored})
-        if cost >= 1.0:
-            return
-        self.vector_opts(best, self.whole_width(best))
+        self.take_cheapest("an item, against 1 without lanes", [
+            Alternative(self.lane_cost(r, region), (-i,), f"r{r.identity}_as_lanes",
+                        partial(self.vector_opts, r))
+            for i, r in enumerate(candidates) if self.can_vector(r) and not self.spoils_sums(r)])
 
     def whole_width(self, r: UOp) -> int:
         """Lanes of a vector along `r`: half as many where that makes its vectors whole, and results that the
@@ -120,8 +116,9 @@ class LaneChooser(Chooser):
         arithmetic = 2.0 * max(weights)
         return (cost + arithmetic) / (width * (sum(weights) + arithmetic))
 
-    def vector_opts(self, r: UOp, width: int) -> None:
+    def vector_opts(self, r: UOp) -> None:
         """Lanes for `r`, and where it is long, several vectors side by side to hide their latency."""
+        width = self.whole_width(r)
         reduces = is_reduce_range(self.nest, r)
         most = MOST_WRITTEN_OUT // max(1, self.work_along(r))
         several = next((u for u in (4, 2) if r.extent >= width * u * 2 and u <= most), 0)

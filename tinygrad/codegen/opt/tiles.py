@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
-from tinygrad.codegen.opt.chooser import Alternative, tile_size
+from tinygrad.codegen.opt.chooser import Alternative, tile_size, waste
 from tinygrad.codegen.opt.lanes import JUMP_COST, MOST_VECTORS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import loop_around, operands
@@ -22,7 +22,7 @@ from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, 
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, round_up
+from tinygrad.helpers import ceildiv
 from tinygrad.renderer.machine import Machine
 
 SCATTER_COST = 64.0
@@ -92,7 +92,7 @@ class TileChoice:
         tiles, fill = ceildiv(self.count, size), self.filling[size - 1]
         height = tile_size(rows, most_rows(self.machine, size))
         busy = self.machine.busy_share(tiles) / (1 + fill), 1 / (1 + self.machine.threads * fill)
-        used = self.count / (tiles * size) * rows / round_up(rows, height)
+        used = 1 / (waste(self.count, size) * waste(rows, height))
         hidden = min(1.0, size * height / LATENCY)
         near = self.panel * size <= self.machine.near_bytes
         fed = 1.0 if near else min(1.0, self.machine.l3_rate * height / (2 * self.machine.vector_bytes))
@@ -171,8 +171,9 @@ class TileChooser(PanelChooser):
     def tile(self, contraction: Contraction) -> None:
         """The cheapest way to run a contraction: which range takes the lanes, and a tile of accumulators
         around it."""
-        if not self.take_cheapest("a multiply-add, against 1 without lanes", self.ways(contraction)):
-            self.cost = 1.0
+        self.cost = self.take_cheapest("a multiply-add, against 1 without lanes", self.ways(contraction),
+                                       self.rank)
+        if self.cost == 1.0:
             self.vectorise_groups()
 
     def ways(self, contraction: Contraction) -> Iterator[Alternative]:
@@ -211,7 +212,7 @@ class TileChooser(PanelChooser):
             reading += PIXEL_COST
         stores = self.accesses(product.lane, Ops.STORE)
         writing = sum(1.0 if a.step(product.lane) == 1 else SCATTER_COST for a in stores) / product.products
-        return (reading + writing) * (round_up(product.lane.extent, width) / product.lane.extent) / width
+        return (reading + writing) * waste(product.lane.extent, width) / width
 
     def lines_between_products(self, product: VectorProduct) -> float:
         """How badly the operand that is read item by item lies: 1 where its next item is in another cache
@@ -228,10 +229,10 @@ class TileChooser(PanelChooser):
         """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the
         end."""
         width = self.width(lane)
-        waste = round_up(lane.extent, width) / lane.extent
         loads = self.accesses(lane, Ops.LOAD)
         reading = sum(1.0 if a.step(lane) in (0, 1) else JUMP_COST for a in loads) / max(1, len(loads))
-        return (1.4 * reading * waste + 24.0 * width / iterations(contraction.reduce.closed_ranges)) / width
+        reading *= 1.4 * waste(lane.extent, width)
+        return (reading + 24.0 * width / iterations(contraction.reduce.closed_ranges)) / width
 
     def tile_outer(self, product: VectorProduct) -> None:
         """Lanes along an output range: vectors of one operand times single items of the other."""
@@ -396,10 +397,10 @@ class TileChooser(PanelChooser):
         rows = frozenset(contraction.reduce.ranges).intersection(*(n.ranges for n in statistics))
         products = (along(contraction, lane) for lane in (contraction.left | contraction.right) - rows
                     if lane.extent >= 4)
-        self.take_cheapest("a multiply-add of rows, against 1 without lanes", [
+        self.cost = self.take_cheapest("a multiply-add of rows, against 1 without lanes", [
             Alternative(self.outer_cost(p), (p.lane.identity, self.row_rank(row)),
                 f"r{p.lane.identity}_as_lanes_of_r{row.identity}", partial(self.tile_row, p.lane, row))
-            for p in products for row in p.rows & rows])
+            for p in products for row in p.rows & rows], self.rank)
         self.vectorise_groups()
 
     def tile_row(self, lane: UOp, row: UOp) -> None:
