@@ -1,16 +1,18 @@
 """The cost model: a good Plan at once, without running anything.
 
-In: a loop nest and the device's numbers (lanes, registers, caches, threads). Out: a Plan. The steps in order:
-1. loops are cut where masks change (`loop_partition.py`), ranges that are contiguous in every access become
-   one (a 4-d elementwise kernel is one loop), and running sums recurrences (`scan.py`);
-2. segment sums become one-pass scatter-adds, and nothing else changes (`scatter_add.py`); else rows that
-   several loops read are cached (`cached_rows.py`);
-3. a contraction gets a tile of accumulators (`tiles.py`), its operands panels (`panels.py`);
-4. everything else gets lanes where accesses lie side by side (`lanes.py`);
-5. loop bounds are tightened to where nothing is left to add (`loop_bounds.py`);
-6. results that the caches cannot hold go past them;
-7. memory is asked for ahead where the processor would not do it by itself (`prefetch.py`);
-8. the outermost loops are shared out over threads, if there is enough to do.
+In: a loop nest and the device's numbers (`Machine`). Out: a Plan. Cores and blocks of threads
+(`choose_gpu.py`) take the same steps (`Chooser.choose`); for cores they are:
+1. `arrange_loops`: loops are cut where masks change (`loop_partition.py`), ranges that are contiguous in
+   every access become one (a 4-d elementwise kernel is one loop), and running sums recurrences (`scan.py`);
+2. `sum_in_memory`: segment sums become one-pass scatter-adds (`scatter_add.py`), sums across rows of memory
+   sums of rows (`interchange.py`), and nothing else changes but 5;
+3. `choose_inside`: rows that several loops read are cached (`cached_rows.py`); a contraction gets a tile of
+   accumulators (`tiles.py`), its operands panels (`panels.py`), or a matrix unit (`core_units.py`);
+   everything else gets lanes where accesses lie side by side (`lanes.py`);
+4. `refine`: loop bounds are tightened to where nothing is left to add (`loop_bounds.py`), long sums are
+   sums of subtotals, results that the caches cannot hold go past them, and memory is asked for ahead where
+   the processor would not do it by itself (`prefetch.py`);
+5. `share_out`: the outermost loops are shared out over threads, if there is enough to do.
 """
 from __future__ import annotations
 
