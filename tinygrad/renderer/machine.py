@@ -113,6 +113,17 @@ class Machine:
         return self.block_threads * self.row_items
 
     @property
+    def accumulators(self) -> int:
+        """Three quarters of a core's registers. The others hold the operands of a tile's short side, and some
+        of its long side, which is walked: LLVM loads a few of them ahead (of 32 registers 12 x 2 fit, 13 x 2
+        spill; 4 x 3 fit 16)."""
+        return self.registers * 3 // 4
+
+    def tile_rows(self, vectors: int) -> int:
+        """Rows of a tile so many vectors wide whose accumulators and operands fit the registers."""
+        return max(1, self.accumulators // vectors)
+
+    @property
     def near_bytes(self) -> int:
         """What one operand may fill of the L2 cache. Others pass through the rest, and what they push out
         comes from the cache behind it each time (512 KB, 3 x 3 of 256 x 14 x 14, in tiles of 4 vectors by 3

@@ -169,7 +169,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         if all(r.kind is not RangeKind.IN_ORDER for r in loops):
             return False
         costs = {f"r{r.identity}_as_lanes": self.lane_cost(r, self.accesses())
-                 for r in loops_of(self.store)}
+                 for r in self.loops}
         self.note("an item of a recurrence, against 1 without lanes", **costs)
         around = list(takewhile(lambda r: r.kind is RangeKind.LOOP, loops))
         if not around or min(costs.values()) < CHAIN_COST:
@@ -222,7 +222,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         if few and second is not None:
             if is_plain(outermost) and is_plain(second) and self.encloses_the_same(outermost, second):
                 self.take(Merge, outermost, second)
-                outermost = loops_of(self.store)[0]
+                outermost = self.loops[0]
             elif not self.reduces_between(second):
                 fills = self.fills_between(outermost, second)
                 outermost = max(outermost, second, key=lambda r: (self.machine.busy_share(r.extent),

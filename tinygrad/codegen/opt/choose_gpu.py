@@ -34,7 +34,7 @@ from tinygrad.codegen.opt.opts import (
     Upcast,
     Vector,
 )
-from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations, reduces_in
+from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -306,8 +306,8 @@ class BlockChooser(AttentionChooser):
         found = online_softmax_of(self.nest)
         if found is None or found.loop.extent <= self.machine.register_row or not self.accesses(found.loop):
             return False
-        known, rows = {found.largest, *(s.reduce for s in found.sums)}, found.largest.ranges
-        if set(reduces_in(self.nest)) != known or any(n.ranges != rows for n in known):
+        rows = found.largest.ranges
+        if set(self.reduces) != found.reduces or any(n.ranges != rows for n in found.reduces):
             return False
         threads, width = self.machine.block_threads, self.access_width([found.loop])
         item = next(r for r in self.new_ranges(OnlineSoftmax, found.loop, threads * TILE_ITEMS)
@@ -353,7 +353,7 @@ class BlockChooser(AttentionChooser):
         alone = all(len(n.src) == 2 for n in statistics)
         last = all(not own or s.closed_ranges[-1:] == tuple(own)
                    for own, s in zip(stored, self.nest.src, strict=True))
-        elsewhere = any(r in loops for n in reduces_in(self.nest) if n not in statistics
+        elsewhere = any(r in loops for n in self.reduces if n not in statistics
                         for r in n.closed_ranges)
         same = len({r.extent for r in loops}) == 1 and all(map(is_plain, loops))
         return list(loops) if alone and last and same and not elsewhere else []

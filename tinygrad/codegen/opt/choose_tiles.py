@@ -26,7 +26,7 @@ from tinygrad.codegen.opt.matrix import (
     steps_by_one,
 )
 from tinygrad.codegen.opt.opts import MMA, Local, Merge, Pad, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import iterations, output_ranges, reduces_in
+from tinygrad.codegen.ranges import iterations
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -89,19 +89,20 @@ class BlockTileChooser(Chooser):
     """The Opts for contractions by tiles of blocks."""
 
     @property
-    def outputs(self) -> frozenset[UOp]:
-        return output_ranges(self.nest)
+    def units(self) -> list[MatrixUnit]:
+        """The matrix units that do not round further than is allowed."""
+        return [unit for unit in self.machine.matrix_units if ALLOW_TF32 or not unit.rounds_to_tf32]
 
     def outer_reduces(self) -> list[UOp]:
         """The REDUCEs that stand directly inside the outputs' loops."""
         outputs = self.outputs
-        return [n for n in reduces_in(self.nest) if n.ranges <= outputs]
+        return [n for n in self.reduces if n.ranges <= outputs]
 
     def is_tiled(self, contraction: Contraction) -> bool:
         """Take the Opts of the best tiles there are, if nothing else is reduced in the kernel: on a matrix
         unit that reads shared memory, on another one, in registers. False where there are none."""
         ways = (self.tile_in_shared, self.tile_on_unit, self.tile_in_registers)
-        return reduces_in(self.nest) == [contraction.reduce] and \
+        return self.reduces == [contraction.reduce] and \
             any(self.attempt(way, contraction) for way in ways)
 
     # --- sides ----------------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ class BlockTileChooser(Chooser):
         family, m, n = product.unit, product.m.extent, product.n.extent
         lie = tuple(lies_along_k(value, side, product.k, family.row_items)
                     for value, side in ((product.a, product.m), (product.b, product.n)))
-        units = {u.n: u for u in self.machine.matrix_units
+        units = {u.n: u for u in self.units
                  if u.in_shared == lie and u.source is family.source}
         held = self.most_held(product)
         tiles = [t for t in SHARED_TILES if t.n in units and self.fits(units[t.n], t, held)
@@ -243,9 +244,9 @@ class BlockTileChooser(Chooser):
         if any(iterations(side) < LEAST_SIDE for side in sides) or \
                 not are_of_every_store(self.nest, contraction.left | contraction.right):
             return None
-        for unit in self.machine.matrix_units:
-            if unit.in_shared == in_shared and (ALLOW_TF32 or not unit.rounds_to_tf32) and \
-                    matrix_product(contraction.reduce, unit, *(side[0] for side in sides)) is not None:
+        for unit in self.units:
+            if unit.in_shared == in_shared and \
+                    matrix_product(contraction.reduce, unit, *(side[0] for side in sides)):
                 m, n, k = self.merged(contraction, unit.k)
                 now = self.main_contraction()
                 return None if now is None else matrix_product(now.reduce, unit, m, n, k)

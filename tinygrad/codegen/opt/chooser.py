@@ -27,7 +27,7 @@ from tinygrad.codegen.opt.opts import (
 )
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import stageable
-from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, output_ranges, reduces_in
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges, reduces_in
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -158,10 +158,9 @@ class Chooser:
         """Loops along whose quotients (IDIV: channels that were shuffled) or remainders (MOD: weights in
         panels) by a number what is loaded lies, in runs of `least` items, as two."""
         while True:
-            outputs = output_ranges(self.nest)
             found = ((loop, divisor) for a in self.accesses()
                      for op, factor, loop, divisor in digits_of(a.node.offset)
-                     if op is digit and factor == 1 and loop in outputs
+                     if op is digit and factor == 1 and loop in self.outputs
                      and (divisor if digit is Ops.MOD else loop.extent // divisor) >= least
                      and not is_reduce_range(self.nest, loop))
             loop, divisor = next(found, (None, 0))
@@ -183,6 +182,21 @@ class Chooser:
     def store(self) -> UOp:
         """The STORE of the first output."""
         return self.nest.src[0]
+
+    @property
+    def loops(self) -> list[UOp]:
+        """The loops of the first output, outermost first."""
+        return loops_of(self.store)
+
+    @property
+    def reduces(self) -> list[UOp]:
+        """The REDUCEs that end loops."""
+        return reduces_in(self.nest)
+
+    @property
+    def outputs(self) -> frozenset[UOp]:
+        """The RANGEs of the outputs."""
+        return output_ranges(self.nest)
 
     def accesses(self, along: UOp | None = None, op: Ops | None = None) -> list[MemoryAccess]:
         """The accesses to memory: all, or those in the loop `along`, or the LOADs or STOREs among them."""

@@ -22,8 +22,8 @@ from tinygrad.codegen.opt.chooser import Alternative, waste
 from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matrix_product
 from tinygrad.codegen.opt.opts import MMA, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE
-from tinygrad.codegen.opt.tiles import TileChooser, along, most_accumulators
-from tinygrad.codegen.ranges import fresh_identity, iterations, loops_of
+from tinygrad.codegen.opt.tiles import TileChooser, along
+from tinygrad.codegen.ranges import fresh_identity, iterations
 from tinygrad.codegen.transpose import interleaved_runs, jump_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
@@ -77,7 +77,7 @@ class CoreUnitChooser(TileChooser):
             ks = [k for k in way.reduce.closed_ranges if k.extent >= LEAST_STEPS * unit.k
                   and matrix_product(way.reduce, unit, m, n, k) is not None]
             fitting = [(rows, vectors) for rows in SIDES for vectors in SIDES[1:]
-                       if rows * vectors <= most_accumulators(self.machine)
+                       if rows * vectors <= self.machine.accumulators
                        and self.panel_fits(way, unit.n * vectors)]
             if not ks or way.reuse < STAGING_REUSE or not fitting:
                 continue
@@ -194,7 +194,7 @@ class CoreUnitChooser(TileChooser):
             self.stage_tiles(0, first, None if is_near else block)
         self.stage_tiles(1, first, panel)
         around = self.newest_stage()[0].ranges
-        order = [r for r in loops_of(self.store) if r in around]
+        order = [r for r in self.loops if r in around]
         self.enclose_with([r for r in (*order, block) if r is not None])
 
     def stage_tiles(self, side: int, first: int, outside: UOp | None) -> None:

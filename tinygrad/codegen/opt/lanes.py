@@ -16,7 +16,7 @@ from tinygrad.codegen.opt.chooser import Alternative, Chooser, power_of_two, til
 from tinygrad.codegen.opt.loop_partition import MOST_TAPS
 from tinygrad.codegen.opt.loops import is_reduce_range, is_stage_range, writes_what_it_reads
 from tinygrad.codegen.opt.opts import Accumulators, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import ZERO, iterations, loops_of, output_ranges, reduces_in
+from tinygrad.codegen.ranges import ZERO, iterations, loops_of
 from tinygrad.codegen.transpose import MOST_STRIDE
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
@@ -54,7 +54,7 @@ class LaneChooser(Chooser):
 
     def loop_groups(self) -> Iterator[tuple[UOp, list[UOp]]]:
         """(a closing node's innermost range, the ranges that may run as its lanes), outputs first."""
-        reduces = reduces_in(self.nest)
+        reduces = self.reduces
         longest_first = sorted(self.nest.src, key=lambda s: -iterations(s.closed_ranges))
         for store in longest_first:
             plain = loops_of(store)
@@ -91,7 +91,7 @@ class LaneChooser(Chooser):
     def spoils_sums(self, r: UOp) -> bool:
         """True if lanes along `r` would make a loop that sums up something for each of them jump in memory,
         where lanes along that loop, or another around it, would not."""
-        for node in reduces_in(self.nest):
+        for node in self.reduces:
             if r in node.ranges and not self.is_minor(node):
                 inside = node.src[0].toposort(stop=lambda n: n.op is Ops.REDUCE)
                 loads = [a for a in self.accesses(r) if a.node in inside]
@@ -147,7 +147,7 @@ class LaneChooser(Chooser):
     def two_rows_at_once(self) -> None:
         """The only sum's loop two iterations at a time (2.4 ms instead of 2.9 for a row times a 4096 x 4096
         matrix on two cores)."""
-        last = (n.closed_ranges[-1] for n in reduces_in(self.nest))
+        last = (n.closed_ranges[-1] for n in self.reduces)
         if (loop := next((r for r in last if r.extent >= 2 * MOST_COLUMNS), None)) is not None:
             self.take(Unroll, loop, 2)
 
@@ -155,7 +155,7 @@ class LaneChooser(Chooser):
         """Vectors beside each other where each lane sums up its own column: memory is read in runs as long as
         the registers allow, while every thread still has columns of its own, or all of a short row where
         other loops have shares for them."""
-        others = iterations(output_ranges(self.nest) - {r})
+        others = iterations(self.outputs - {r})
         for vectors in (MOST_COLUMNS, 8, 4, 2):
             fits = vectors * sums <= self.machine.registers // 2
             is_row = r.extent == width * vectors and others >= 2 * self.machine.threads
@@ -193,7 +193,7 @@ class LaneChooser(Chooser):
         2.4)."""
         if lanes is None or lines is None:
             return
-        order = loops_of(self.store)
+        order = self.loops
         if len(self.nest.src) > 1 or lanes not in order or lines not in order or self.has_statistics():
             return
         wanted = [r for r in order if r not in (lanes, lines)] + [lanes, lines]
@@ -235,7 +235,7 @@ class LaneChooser(Chooser):
     def windows(self) -> tuple[list[UOp], list[UOp]]:
         """(the taps of small windows, the innermost first; the loops over outputs whose neighbouring
         iterations share what they read), both empty where there are none."""
-        reduces = reduces_in(self.nest)
+        reduces = self.reduces
         taps = list(dict.fromkeys(r for n in reduces for r in n.closed_ranges))
         if not taps or len(reduces) > len(self.nest.src) or self.has_statistics() or \
                 any(n.closed_ranges != tuple(taps) for n in reduces) or \

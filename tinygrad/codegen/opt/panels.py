@@ -92,12 +92,12 @@ class PanelChooser(LaneChooser):
         a `batch` of products come first, for each product then finds its operands near, and next the one over
         tiles. (16 products of 197 x 197 x 48: 265 us, 446 with the tiles first.)"""
         stages = self.nest.nodes_of(Ops.STAGE)
-        known = [r for r in loops_of(self.store) if any(r in n.ranges for n in stages)]
+        known = [r for r in self.loops if any(r in n.ranges for n in stages)]
         return sorted(known, key=lambda r: (r not in batch, r is not tiles))
 
     def enclose_with(self, ranges: list[UOp]) -> None:
         """These loops around all others, the first outermost, as far as nothing else runs in the others."""
-        if loops_of(self.store)[:len(ranges)] != ranges:
+        if self.loops[:len(ranges)] != ranges:
             for r in reversed(ranges):
                 if can_be_outermost(self.nest, r):
                     self.take(Swap, r)

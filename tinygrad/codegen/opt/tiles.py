@@ -18,7 +18,7 @@ from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import loop_around, operands
 from tinygrad.codegen.opt.opts import Merge, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE, PanelChooser, panel_order
-from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges, reduces_in
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -90,7 +90,7 @@ class TileChoice:
         last tile, by the last of the `rows` and by threads. They share out the tiles, or the rows, for which
         each of them fills all panels."""
         tiles, fill = ceildiv(self.count, size), self.filling[size - 1]
-        height = tile_size(rows, most_rows(self.machine, size))
+        height = tile_size(rows, self.machine.tile_rows(size))
         busy = self.machine.busy_share(tiles) / (1 + fill), 1 / (1 + self.machine.threads * fill)
         used = 1 / (waste(self.count, size) * waste(rows, height))
         hidden = min(1.0, size * height / LATENCY)
@@ -99,23 +99,11 @@ class TileChoice:
         return WORTH_OF_VECTORS.get(size, 1.0) * used * max(busy) * hidden * fed
 
 
-def most_accumulators(machine: Machine) -> int:
-    """Three quarters of the registers. The others hold the operands of a tile's short side, and some of its
-    long side, which is walked: LLVM loads a few of them ahead (of 32 registers 12 x 2 fit, 13 x 2 spill;
-    4 x 3 fit 16)."""
-    return machine.registers * 3 // 4
-
-
-def most_rows(machine: Machine, vectors: int) -> int:
-    """Rows of a tile so many vectors wide whose accumulators and operands fit the registers."""
-    return max(1, most_accumulators(machine) // vectors)
-
-
 def panel_items(machine: Machine, dtype: DType, columns: int) -> int:
     """How wide panels are best for a matrix of so many columns that is packed before anyone knows how many
     rows will be multiplied with it; 0 where no whole vectors divide it."""
     lanes = machine.lanes(dtype)
-    widths = range(most_accumulators(machine) // PANEL_ROWS, 0, -1)
+    widths = range(machine.accumulators // PANEL_ROWS, 0, -1)
     return next((n * lanes for n in widths if lanes > 1 and columns % (n * lanes) == 0), 0)
 
 
@@ -243,7 +231,7 @@ class TileChooser(PanelChooser):
         is_small = self.items_read(product, operand) <= self.machine.l2_bytes // SMALL_SHARE
         stage = not in_panels and (jumps or not is_small) and product.reuse >= STAGING_REUSE \
             and self.panel_fits(product, width)
-        order = next(n.closed_ranges for n in reduces_in(self.nest)
+        order = next(n.closed_ranges for n in self.reduces
                      if set(n.closed_ranges) == set(product.reduce.closed_ranges))
         if stage and jumps:
             # The panel lies as what fills it: then whole rows of it are loaded, and transposed.
@@ -268,7 +256,7 @@ class TileChooser(PanelChooser):
         if outer is not None and together > 1:
             panels, outer = self.split(Split, outer, together)
             read_over.insert(0, panels)
-        rows = tile_size(row.extent, most_rows(self.machine, max(1, size)))
+        rows = tile_size(row.extent, self.machine.tile_rows(max(1, size)))
         self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.machine.registers,
                   uses_of_a_staged_item=float(product.reuse), staged=stage)
         self.runs(Upcast, row, rows)
@@ -314,7 +302,7 @@ class TileChooser(PanelChooser):
         """The loops over panels that lie in memory, of `size` bytes each, inside those over rows where the L2
         cache holds all of them, so that results are written in long runs; else around them. Loops that both
         operands change with stay outside."""
-        loops = loops_of(self.store)
+        loops = self.loops
         panels, rows = ([r for r in loops if r in side] for side in (product.columns, product.rows))
         if not panels:
             return
@@ -393,7 +381,7 @@ class TileChooser(PanelChooser):
     def tile_rows(self, contraction: Contraction) -> None:
         """Several rows side by side in registers through every stage: what a row is multiplied with is read
         once for all of them."""
-        statistics = [n for n in reduces_in(self.nest) if n.ranges < contraction.reduce.ranges]
+        statistics = [n for n in self.reduces if n.ranges < contraction.reduce.ranges]
         rows = frozenset(contraction.reduce.ranges).intersection(*(n.ranges for n in statistics))
         products = (along(contraction, lane) for lane in (contraction.left | contraction.right) - rows
                     if lane.extent >= 4)
@@ -406,9 +394,9 @@ class TileChooser(PanelChooser):
     def tile_row(self, lane: UOp, row: UOp) -> None:
         """Lanes along one range, and several rows along another one."""
         size = self.lane_tile(lane, MOST_VECTORS)
-        count = tile_size(row.extent, most_rows(self.machine, size))
+        count = tile_size(row.extent, self.machine.tile_rows(size))
         self.runs(Upcast, row, count)
-        self.tile_cached_rows(max(1, min(MOST_VECTORS, most_accumulators(self.machine) // count)))
+        self.tile_cached_rows(max(1, min(MOST_VECTORS, self.machine.accumulators // count)))
 
     def tile_cached_rows(self, vectors: int) -> None:
         """Lanes along the rows of sums that are kept (the scores of attention), their other operand staged
@@ -423,7 +411,7 @@ class TileChooser(PanelChooser):
             operand = next((s for s in operands(self.nest)
                             if lane in s.ranges and self.is_walked_badly(s, lane)), None)
             if operand is not None:
-                inner = operand.ranges - output_ranges(self.nest)
+                inner = operand.ranges - self.outputs
                 self.stage(operand, sorted(inner, key=lambda r: (panel_order(r)[0], r not in new,
                                                                  r.identity)))
                 self.fill_by_vectors()
