@@ -18,8 +18,8 @@ NARROW_FLOATS = frozenset({dtypes.fp8e4m3, dtypes.fp8e5m2, dtypes.bfloat16, dtyp
 """Types to store numbers in; arithmetic on them is done in float32 and rounded after each operation."""
 BUSY_ENOUGH = 0.9
 """How much of the time cores should work."""
-WIDTH = 4
-"""Items of the widest vectors that languages for blocks have."""
+ACCESS_LANES = 4
+"""Items of a wide load or store of a block's thread, as languages have vectors."""
 WORD_BYTES, SECTOR_BYTES = 4, 32
 """What a thread loads at least to keep memory busy, and what is read of it together."""
 WIDE_FLOATS = frozenset({dtypes.float32, dtypes.float64})
@@ -70,7 +70,7 @@ class Machine:
     """bytes that an item counts as at least where vectors are filled"""
     thread_registers: int = 256
     """of 4 bytes, of a block's thread"""
-    longest_access: int = WIDTH
+    longest_access: int = ACCESS_LANES
     """items that one access of a block's thread moves at most, if they are no more than `ACCESS_BYTES`"""
     matrix_units: tuple[MatrixUnit, ...] = ()
     """what a core, or the lanes of a warp together, multiply in one instruction, the best first"""
@@ -152,7 +152,7 @@ class Machine:
         if self.vector_items is not None:
             return self.vector_items
         if self.has_blocks:
-            return max(1, min(WIDTH, ACCESS_BYTES // dtype.lane_size))
+            return max(1, min(ACCESS_LANES, ACCESS_BYTES // dtype.lane_size))
         as_float32 = dtype.is_bool or dtype.scalar in NARROW_FLOATS
         return self.vector_bytes // max(self.least_item_bytes, 4 if as_float32 else dtype.lane_size)
 

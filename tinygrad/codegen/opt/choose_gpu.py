@@ -39,7 +39,7 @@ from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
-from tinygrad.renderer.machine import SECTOR_BYTES, WIDTH, Machine
+from tinygrad.renderer.machine import ACCESS_LANES, SECTOR_BYTES, Machine
 
 TILE_ITEMS = 16
 """Items of a tile of a row that a thread keeps in registers."""
@@ -80,8 +80,7 @@ class BlockChooser(AttentionChooser):
             self.hold_short_side(contraction)
             self.share_outputs(self.outer_reduces())
         elif contraction is not None and self.outputs_fill(contraction):
-            if not self.is_tiled(contraction):
-                self.tile(contraction)
+            self.tile(contraction)
         elif not reduces:
             self.share_items()
         elif not (len(self.loops_along(reduces)) > 1 and self.row_in_registers(reduces)) and \
@@ -161,17 +160,17 @@ class BlockChooser(AttentionChooser):
 
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
         """`ranges` after the contiguous one became vectors, if that serves every access."""
-        enough = self.machine.busy_threads * WIDTH
+        enough = self.machine.busy_threads * ACCESS_LANES
         self.note("items by vectors", items=iterations(ranges), enough=enough)
         fastest = self.fastest_first(ranges)[:1] if iterations(ranges) >= enough else []
         if not fastest or not self.has_vectors(fastest[0]):
             return ranges
-        around = self.runs(Vector, fastest[0], WIDTH)
+        around = self.runs(Vector, fastest[0], ACCESS_LANES)
         return ranges.difference(fastest).union([] if around is None else [around])
 
     def has_vectors(self, r: UOp) -> bool:
         """Whether whole vectors along `r` serve every access."""
-        return r.extent % WIDTH == 0 and lie_side_by_side(self.accesses(r), r)
+        return r.extent % ACCESS_LANES == 0 and lie_side_by_side(self.accesses(r), r)
 
     def transposing(self, ranges: frozenset[UOp]) -> tuple[UOp, ...]:
         """(the range along which stores are contiguous, another one along which a load is), if these
@@ -386,15 +385,18 @@ class BlockChooser(AttentionChooser):
         return outputs >= enough or self.shared_range(contraction.reduce) is None
 
     def tile(self, contraction: Contraction) -> None:
-        """A tile of accumulators a thread, along the longest range of each operand."""
+        """A tile that the threads of a block share, or else a tile of accumulators of each thread, along the
+        longest range of each operand: 16 of them and 8 operands stay in registers."""
+        if self.tile_of_blocks(contraction):
+            return
         sides, threads = [self.fastest_first(s) for s in contraction.sides], self.machine.block_threads
         if not all(sides):
             self.distribute_over_threads(self.outputs, threads)
             return
-        column, row = sorted((max(s, key=lambda r: (r.extent >= WIDTH, -s.index(r))) for s in sides),
+        column, row = sorted((max(s, key=lambda r: (r.extent >= ACCESS_LANES, -s.index(r))) for s in sides),
                              key=self.fastest_first(self.outputs).index)
         outputs, enough = iterations(self.outputs), self.machine.busy_blocks * self.machine.warp_threads
-        size = next((t for t in (WIDTH, WIDTH // 2)
+        size = next((t for t in (ACCESS_LANES, ACCESS_LANES // 2)
                      if outputs >= t * t * enough and min(column.extent, row.extent) >= t), 1)
         side = self.square_side()
         self.note("a tile of a thread", side=size, outputs=outputs, busy_with=size * size * enough)
@@ -407,7 +409,7 @@ class BlockChooser(AttentionChooser):
         Returns what is left of it."""
         if size < 2:
             return r
-        wide = size == WIDTH and self.has_vectors(r)
+        wide = size == ACCESS_LANES and self.has_vectors(r)
         return self.runs(Vector if wide else Upcast, r, size)
 
 

@@ -32,8 +32,8 @@ from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv, round_up
 from tinygrad.renderer.launch import ACCESS_BYTES
-from tinygrad.renderer.machine import WIDTH
-from tinygrad.renderer.matrix_units import MatrixUnit
+from tinygrad.renderer.machine import ACCESS_LANES
+from tinygrad.renderer.matrix_units import WGMMA_COLUMNS, MatrixUnit
 
 LEAST_RUN = ACCESS_BYTES // 2
 """Items that lie side by side, from which on rows of a tile go along them: an access of halves."""
@@ -50,6 +50,9 @@ LIGHT_WORK, HEAVY_WORK = 1, 16
 eighth, leave room for them, in place of half: 128 spilled 264 bytes a thread with two sums, 64 spilled 420
 with the 33 operations of GELU's gradient (docs/make_gpu_plans.py). Units that read shared memory leave the
 registers of operands for these."""
+SHARED_RATE = 4
+"""How many times as much shared memory gives in the same time as the caches around it. (Of more than 1 and
+less than 16, tiles come in the same order.)"""
 DEPTH = 16
 """Products of a part of k without a unit: 1024 of a thread with the largest tile between two barriers."""
 
@@ -67,6 +70,13 @@ class BlockTile:
     def parts(self) -> int:
         return self.parts_m * self.parts_n
 
+    @property
+    def reads(self) -> float:
+        """What reading takes for each product: items from the memory around a block, and items that its parts
+        read from shared memory, four in the time of one."""
+        sides = (self.m, self.parts_m), (self.n, self.parts_n)
+        return sum(1 / size + parts / size / SHARED_RATE for size, parts in sides)
+
     def computed(self, m: int, n: int) -> int:
         """Items of a product of (m, n) and of what tiles compute beside it."""
         return round_up(m, self.m) * round_up(n, self.n)
@@ -75,14 +85,12 @@ class BlockTile:
 TILES = tuple(starmap(BlockTile, (
     (128, 256, 2, 4), (128, 128, 2, 2), (128, 128, 2, 4), (64, 128, 2, 2), (128, 64, 2, 2), (64, 64, 2, 2),
     (64, 32, 2, 1), (32, 64, 1, 2), (32, 32, 1, 1), (16, 32, 1, 1), (16, 16, 1, 1), (8, 8, 1, 1))))
-"""The largest first: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
-SHARED_TILES = tuple(starmap(BlockTile, (
-    (128, 256, 2, 1), (128, 128, 2, 1), (64, 256, 1, 1), (64, 128, 1, 1), (64, 64, 1, 1))))
-"""Of warp groups, whose units read shared memory."""
-REGISTER_TILES = tuple(starmap(BlockTile, (
-    (128, 128, 16, 16), (128, 64, 16, 16), (64, 128, 16, 16), (128, 32, 16, 8), (32, 128, 8, 16),
-    (64, 64, 16, 16), (32, 32, 8, 8))))
-"""Of threads, the largest first: a thread's 8 x 8 products take 16 items from shared memory."""
+"""On a unit: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
+SHARED_TILES = tuple(BlockTile(m, n, m // 64, 1) for m in (64, 128) for n in WGMMA_COLUMNS if m <= n)
+"""Of warp groups, 64 rows each, whose units read shared memory."""
+REGISTER_TILES = tuple(BlockTile(m, n, min(16, m // ACCESS_LANES), min(16, n // ACCESS_LANES))
+                       for m in (128, 64, 32) for n in (128, 64, 32))
+"""Of up to 16 x 16 threads: 8 x 8 products of one take 16 items from shared memory."""
 
 
 class BlockTileChooser(Chooser):
@@ -98,7 +106,7 @@ class BlockTileChooser(Chooser):
         outputs = self.outputs
         return [n for n in self.reduces if n.ranges <= outputs]
 
-    def is_tiled(self, contraction: Contraction) -> bool:
+    def tile_of_blocks(self, contraction: Contraction) -> bool:
         """Take the Opts of the best tiles there are, if nothing else is reduced in the kernel: on a matrix
         unit that reads shared memory, on another one, in registers. False where there are none."""
         ways = (self.tile_in_shared, self.tile_on_unit, self.tile_in_registers)
@@ -143,8 +151,8 @@ class BlockTileChooser(Chooser):
 
     def best_tile(self, tiles: Iterable[BlockTile], m: int, n: int, where: str,
                   least_blocks: int = 1) -> BlockTile | None:
-        """Of tiles of products of (m, n) that compute little in vain, the first of which there are blocks
-        enough, or else the one with most; but for as many better ones as are to be passed over. None where
+        """Of tiles of products of (m, n) that compute little in vain, the one that reads least of which there
+        are blocks enough, or else most; but for as many better ones as are to be passed over. None where
         there is none with as many as have to be."""
         enough, others = self.machine.tiled_blocks, iterations(self.store.closed_ranges) // (m * n)
         good = {}
@@ -154,7 +162,7 @@ class BlockTileChooser(Chooser):
                       computed=computed, at_most=MOST_WASTE * m * n)
             if blocks >= least_blocks and computed <= MOST_WASTE * m * n:
                 good[tile] = min(blocks, enough)
-        best_first = sorted(good, key=lambda t: -good[t])
+        best_first = sorted(good, key=lambda t: (-good[t], t.reads))
         return best_first[min(self.rank, len(good) - 1)] if good else None
 
     def tiled_product(self, m: UOp, n: UOp, k: UOp, tile: BlockTile,
@@ -294,7 +302,7 @@ class BlockTileChooser(Chooser):
         ranges = (*contraction.sides, contraction.reduce.closed_ranges)
         m, n, k = map(iterations, ranges)
         if not self.machine.has_exchange or any(len(self.plain(s)) < len(s) for s in ranges) or \
-                k < DEPTH or min(m, n) <= WIDTH:
+                k < DEPTH or min(m, n) <= ACCESS_LANES:
             return False
         source = contraction.reduce.dtype
         tiles = [t for t in REGISTER_TILES if t.parts <= self.machine.block_threads
@@ -304,16 +312,17 @@ class BlockTileChooser(Chooser):
             return False
         rows, columns, depth = self.tiled_product(*self.merged(contraction, DEPTH), tile, DEPTH)
         self.share(source, rows, depth, tile.parts)
-        self.share(source, columns, depth, tile.parts, swizzled=WIDTH)
+        self.share(source, columns, depth, tile.parts, swizzled=ACCESS_LANES)
         self.hold(columns, tile.parts_n)
         self.hold(rows, tile.parts_m)
-        self.take(Unroll, depth, WIDTH)
+        self.take(Unroll, depth, ACCESS_LANES)
         return True
 
     def hold(self, side: UOp, threads: int) -> None:
         """A side of the block's tile: runs in registers, then threads, what is left in registers again."""
         wide = all(a.step(side) == 1 for a in self.accesses(side, Ops.STORE))
-        self.runs(Upcast, self.runs(Local, self.runs(Vector if wide else Upcast, side, WIDTH), threads))
+        around = self.runs(Vector if wide else Upcast, side, ACCESS_LANES)
+        self.runs(Upcast, self.runs(Local, around, threads))
 
 
 def lies_along_k(operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:
