@@ -18,6 +18,7 @@ import pytest
 from tinygrad import Device, Tensor, TinyJit, dtypes
 from tinygrad.codegen.opt import choose_gpu, choose_scatter
 from tinygrad.device import Buffer
+from tinygrad.renderer.machine import Machine
 from tinygrad.runtime import emulator
 
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, emulator.COMPILERS)),
@@ -32,7 +33,7 @@ def one_pass_everywhere(patch: pytest.MonkeyPatch, most_tiles: int) -> None:
     patch.setattr(choose_scatter, "OUTPUT_COST", 0.0)
     patch.setattr(choose_gpu, "LEAST_OWN", 2)
     patch.setattr(choose_gpu, "MOST_OWN", 4)
-    patch.setattr(choose_gpu, "LEAST_THREADS", 1)
+    patch.setattr(Machine, "busy_threads", 1)
 
 
 def emulated(kind: str, source: str) -> Any:

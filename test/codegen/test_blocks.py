@@ -18,6 +18,7 @@ from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.expand import expand
 from tinygrad.codegen.kernel_fission import kernel_groups, needs_order
 from tinygrad.codegen.linearize import linearize
+from tinygrad.codegen.opt import choose_tiles
 from tinygrad.codegen.opt.choose import alternative_plans, choose_plan, explain_plan
 from tinygrad.codegen.opt.opts import MMA, Local, Row
 from tinygrad.codegen.opt.plan import Plan, apply_plan
@@ -478,3 +479,16 @@ def test_second_choices_for_a_contraction_are_right(dtype: str, monkeypatch: pyt
         monkeypatch.setattr(compiling, "_kernels", OrderedDict())
         monkeypatch.setattr(compiling, "plan_for", lambda ast, nest, device, plan=plan: plan)
         np.testing.assert_array_equal((x @ y).numpy(), (a @ b).astype(dtype))
+
+
+@pytest.mark.parametrize("rate", [2, 4, 8])
+def test_tiles_are_ordered_by_what_a_product_reads(rate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose_tiles, "SHARED_RATE", rate)
+    assert choose_tiles.BlockTile(128, 256, 2, 4).reads == 1 / 128 + 1 / 256 + (1 / 64 + 1 / 64) / rate
+    sizes = [[(t.m, t.n) for t in sorted(tiles, key=lambda t: t.reads)]
+             for tiles in (choose_tiles.SHARED_TILES, choose_tiles.REGISTER_TILES)]
+    assert sizes[0] == [(128, 256), (128, 128), (64, 256), (64, 128), (64, 64)]
+    assert sizes[1][0] == (128, 128)
+    assert sizes[1][-1] == (32, 32)
+    on_unit = [t.reads for t in choose_tiles.TILES]
+    assert on_unit == sorted(on_unit)

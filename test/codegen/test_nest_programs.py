@@ -26,6 +26,7 @@ from tinygrad import Context, Device, Tensor
 from tinygrad.codegen import compile
 from tinygrad.codegen.opt import choose_attention, choose_gpu, choose_tiles
 from tinygrad.dtype import to_dtype
+from tinygrad.renderer.machine import Machine
 from tinygrad.schedule import cost, split_k
 
 torch = pytest.importorskip("torch", reason="random nests are compared with PyTorch, which is not installed")
@@ -337,8 +338,8 @@ def as_if_large(patch: pytest.MonkeyPatch, seed: int) -> None:
         multiprocessors=random.choice((offered.multiprocessors, 1, 2, 4))))
     draw(cost, "STORE_COST", 1e3, 1e9)
     draw(cost, "LARGE_CONE", 10**9)
-    draw(choose_gpu, "REGISTER_ROW", 8, 64, 1024)
-    draw(choose_gpu, "ROW_ITEMS", 1, 2, 4)
+    draw(Machine, "register_row", 8, 64, 1024)
+    draw(Machine, "row_items", 1, 2, 4)
     draw(choose_gpu, "TILE_ITEMS", 2, 4)
     draw(choose_gpu, "ROW_ROUNDS", 1, 2)
     draw(choose_attention, "LEAST_SIDE", 1, 2)

@@ -24,6 +24,7 @@ from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
 from tinygrad.helpers import prod
 from tinygrad.renderer.launch import launch_of
+from tinygrad.renderer.machine import Machine
 
 DEVICES = pytest.mark.parametrize("device", ["CPU", "PYTHON", "PYTHON:BLOCKS"])
 
@@ -288,5 +289,5 @@ def test_tiles_in_the_memory_of_each_thread(device: str) -> None:
     np.add.at(expected, at, given)
     rows = weights[Tensor(at, device=device).realize()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choose_gpu, "LEAST_THREADS", 256)
+        patch.setattr(Machine, "busy_threads", 256)
         check((rows * Tensor(given, device=device)).sum().gradient(weights)[0], expected)

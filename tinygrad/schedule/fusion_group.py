@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from tinygrad.codegen.indexing import Access, loops_over, shared_loops
 from tinygrad.codegen.lower import runs_over
-from tinygrad.codegen.opt.panels import MOST_VECTORS
-from tinygrad.codegen.opt.tiles import most_rows
+from tinygrad.codegen.opt.lanes import MOST_VECTORS
 from tinygrad.codegen.ranges import iterations
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.symbolic import linear_terms
@@ -234,7 +233,7 @@ class FusionGroup:
         if summary.product is None or not summary.is_contraction:
             return True
         near, machine = PANEL_BYTES, machine_of(self.device)
-        if not machine.has_blocks and iterations(rows) > most_rows(machine, MOST_VECTORS):
+        if not machine.has_blocks and iterations(rows) > machine.tile_rows(MOST_VECTORS):
             near = machine.l2_bytes // NEAR_SHARE
         for operand in summary.operands_at(access):
             if operand.ranges >= rows:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.indexing import range_extents
-from tinygrad.codegen.opt.choose_gpu import REGISTER_ROW, SECTOR_BYTES, WORD_BYTES
 from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
-from tinygrad.renderer.machine import Machine
+from tinygrad.renderer.machine import SECTOR_BYTES, WORD_BYTES, Machine
 from tinygrad.schedule.products import Operands, is_contraction, product_of, view_of_stored
 
 TILE_SIDE = 128
@@ -62,7 +61,7 @@ def split_k_cost(node: UOp, machine: Machine) -> SplitKCost | None:
         return SplitKCost(length, *found, results, node.dtype.itemsize, machine.blocks_at_once)
     walked = _largest_view(node.src[0])
     along = _is_one_run(walked, node.arg[1])
-    if along and (length <= REGISTER_ROW or results >= MANY_ROWS):
+    if along and (length <= machine.register_row or results >= MANY_ROWS):
         return None
     busy = machine.blocks_at_once * (WORD_BYTES if along else SECTOR_BYTES)
     return SplitKCost(length, results * walked.dtype.itemsize, busy, results, node.dtype.itemsize,

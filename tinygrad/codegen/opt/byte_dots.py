@@ -12,17 +12,14 @@ rows has its sums in registers, and all words of a block are written out.
 from __future__ import annotations
 
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
+from tinygrad.codegen.opt.lanes import MOST_VECTORS
 from tinygrad.codegen.opt.opts import ByteDot, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.word_bytes import byte_dots
-from tinygrad.codegen.ranges import iterations, loops_of, output_ranges
+from tinygrad.codegen.ranges import iterations
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 
-MOST_VECTORS = 4
-"""Vectors of a tile: four cache lines of weights are read one after another."""
-BALANCED = 0.9
-"""How much of the time threads should work: 3 tiles on two threads leave a quarter of it."""
 MOST_WORDS = 16
 """Words of a block that are written out: a block of 32 bytes has 8."""
 TILE_REGISTERS = 12
@@ -60,8 +57,7 @@ class ByteDotChooser(Chooser):
         width, around = self.width(lane), iterations(outer)
         most = MOST_VECTORS if row is None or self.machine.registers >= MANY_REGISTERS else 1
         vectors = tile_size(ceildiv(lane.extent, width), most)
-        while vectors > 1 and \
-                self.machine.busy_share(around * ceildiv(lane.extent, width * vectors)) < BALANCED:
+        while vectors > 1 and not self.machine.is_busy(around * ceildiv(lane.extent, width * vectors)):
             vectors //= 2
         rows = 1
         if row is not None:
@@ -75,13 +71,13 @@ class ByteDotChooser(Chooser):
     def only_dot(self) -> UOp | None:
         """The one dot product of a kernel with one result, if each item of that is a sum of such."""
         dots = self.nest.nodes_of(Ops.DP4A)
-        if len(self.nest.src) != 1 or len(dots) != 1 or not output_ranges(self.nest) <= dots[0].ranges:
+        if len(self.nest.src) != 1 or len(dots) != 1 or not self.outputs <= dots[0].ranges:
             return None
         return dots[0]
 
     def split_at_tiles(self, words: UOp) -> None:
         """Loops over outputs split where the words of a weight lie in tiles of neighbouring rows."""
-        for r in sorted(output_ranges(self.nest) & words.ranges, key=lambda r: r.identity):
+        for r in sorted(self.outputs & words.ranges, key=lambda r: r.identity):
             sizes = {n.src[1].arg for n in words.nodes_of(Ops.MOD)
                      if n.src[0] is r and n.src[1].op is Ops.CONST}
             if len(sizes) == 1 and r.extent % (size := sizes.pop()) == 0 and 1 < size < r.extent:
@@ -90,15 +86,14 @@ class ByteDotChooser(Chooser):
     def dot_sides(self, dot: UOp) -> tuple[UOp, list[UOp]] | None:
         """The range of a dot product of bytes whose words lie side by side, and those of the other factor;
         None where no lanes run along words side by side."""
-        outputs = output_ranges(self.nest)
         loads = self.loads_of(dot.src[0])
-        own = outputs & dot.src[0].ranges - dot.src[1].ranges
+        own = self.outputs & dot.src[0].ranges - dot.src[1].ranges
         lanes = [r for r in own if self.can_vector(r) and all(a.step(r) == 1 for a in loads)]
         if not lanes:
             return None
         lane = max(lanes, key=lambda r: (r.extent, -r.identity))
         others = dot.src[1].ranges - dot.src[0].ranges
-        return lane, [r for r in loops_of(self.store) if r in others]
+        return lane, [r for r in self.loops if r in others]
 
     def word_ranges(self) -> list[UOp]:
         """The loops over the words of a block, innermost first, as many as are written out."""

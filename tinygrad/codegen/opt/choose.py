@@ -1,19 +1,22 @@
 """The cost model: a good Plan at once, without running anything.
 
-In: a loop nest and the device's numbers (lanes, registers, caches, threads). Out: a Plan. The steps in order:
-1. loops are cut where masks change (`loop_partition.py`), ranges that are contiguous in every access become
-   one (a 4-d elementwise kernel is one loop), and running sums recurrences (`scan.py`);
-2. segment sums become one-pass scatter-adds, and nothing else changes (`scatter_add.py`); else rows that
-   several loops read are cached (`cached_rows.py`);
-3. a contraction gets a tile of accumulators (`tiles.py`), its operands panels (`panels.py`);
-4. everything else gets lanes where accesses lie side by side (`lanes.py`);
-5. loop bounds are tightened to where nothing is left to add (`loop_bounds.py`);
-6. results that the caches cannot hold go past them;
-7. memory is asked for ahead where the processor would not do it by itself (`prefetch.py`);
-8. the outermost loops are shared out over threads, if there is enough to do.
+In: a loop nest and the device's numbers (`Machine`). Out: a Plan. Cores and blocks of threads
+(`choose_gpu.py`) take the same steps (`Chooser.choose`); for cores they are:
+1. `arrange_loops`: loops are cut where masks change (`loop_partition.py`), ranges that are contiguous in
+   every access become one (a 4-d elementwise kernel is one loop), and running sums recurrences (`scan.py`);
+2. `sum_in_memory`: segment sums become one-pass scatter-adds (`scatter_add.py`), sums across rows of memory
+   sums of rows (`interchange.py`), and nothing else changes but 5;
+3. `choose_inside`: rows that several loops read are cached (`cached_rows.py`); a contraction gets a tile of
+   accumulators (`tiles.py`), its operands panels (`panels.py`), or a matrix unit (`core_units.py`);
+   everything else gets lanes where accesses lie side by side (`lanes.py`);
+4. `refine`: loop bounds are tightened to where nothing is left to add (`loop_bounds.py`), long sums are
+   sums of subtotals, results that the caches cannot hold go past them, and memory is asked for ahead where
+   the processor would not do it by itself (`prefetch.py`);
+5. `share_out`: the outermost loops are shared out over threads, if there is enough to do.
 """
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import takewhile
 
 from tinygrad.codegen.contraction import Contraction
@@ -23,10 +26,9 @@ from tinygrad.codegen.opt.byte_dots import ByteDotChooser
 from tinygrad.codegen.opt.cached_rows import CachedRow
 from tinygrad.codegen.opt.choose_gpu import BlockChooser
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
-from tinygrad.codegen.opt.chooser import digits_of
+from tinygrad.codegen.opt.chooser import Chooser, digits_of
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.lanes import JUMP_COST
-from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loop_partition import partitions
 from tinygrad.codegen.opt.loops import are_shared, writes_what_it_reads
 from tinygrad.codegen.opt.opts import (
@@ -39,7 +41,6 @@ from tinygrad.codegen.opt.opts import (
     Stream,
     Subtotals,
     Thread,
-    Tighten,
     Upcast,
 )
 from tinygrad.codegen.opt.plan import Plan
@@ -60,8 +61,6 @@ CHAIN_COST = 0.5
 """An item of one of them, where a recurrence alone takes 1."""
 SHARES_A_THREAD = 4
 """Shares of several loops for each thread: one that begins late takes fewer."""
-BUSY_ENOUGH = 0.9
-"""How much of the time the threads of a loop should work (5 images on two threads: 0.83)."""
 
 
 def choose_plan(nest: UOp, machine: Machine) -> Plan:
@@ -89,7 +88,7 @@ def threaded_plan(nest: UOp, machine: Machine) -> Plan:
     """Contiguous loops merged, and the outermost shared out over threads: what a search adds Opts to."""
     chooser = CoreChooser(nest, machine)
     chooser.original_work = work_and_items(nest)
-    chooser.merge_contiguous()
+    Chooser.arrange_loops(chooser)
     chooser.share_out()
     return Plan(tuple(chooser.opts))
 
@@ -123,56 +122,30 @@ def _chooser(nest: UOp, machine: Machine, rank: int = 0) -> BlockChooser | CoreC
 
 
 class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
-    """All steps for the cores of a CPU, in their order."""
+    """All steps for the cores of a CPU."""
 
-    def choose(self) -> None:
+    def arrange_loops(self) -> None:
+        """Loops cut where masks change, those that walk memory as one would as one, running sums as
+        recurrences."""
         self.original_work = work_and_items(self.nest)
         self.split_along(Ops.MOD, self.lanes())
         if not prefix_sums(self.nest):  # a scan needs its loop whole in all outputs
             while (cut := partitions(self.nest, self.lanes())) is not None:
                 self.take(PartitionLoop, *cut)
         self.split_along(Ops.IDIV)
-        self.merge_contiguous()
-        is_chain = self.carry_scans()
+        super().arrange_loops()
+        for found in prefix_sums(self.nest)[:1]:
+            with suppress(ValueError):  # outputs may need the loop at several places
+                self.take(Scan, found.loop)
         self.dot_bytes()
-        if not self.tile_byte_dots():
-            if self.scatter_sums() or self.interchange_sums():
-                self.share_out()
-                return
-            if not is_chain:
-                self.choose_lanes()
-        if has_loose_bounds(self.nest):
-            self.take(Tighten)
-        while (sum_ := long_sum(self.nest)) is not None:
-            self.take(Subtotals, *sum_)
-        if self.worth_streaming():
-            self.take(Stream)
-        for hint in prefetches(self.nest, self.machine):
-            self.take(Prefetch, *hint)
-        self.share_out()
 
-    def carry_scans(self) -> bool:
-        """Running sums by a recurrence, without which each item is the sum of up to all. Where no loop has
-        items side by side for lanes, several recurrences beside each other hide the latency of an addition:
-        then True, and nothing is left to be chosen for lanes."""
-        found = prefix_sums(self.nest)
-        if not found:
-            return False
-        try:
-            self.take(Scan, found[0].loop)
-        except ValueError:  # outputs need the loop at several places
-            return False
-        costs = {f"r{r.identity}_as_lanes": self.lane_cost(r, self.accesses())
-                 for r in loops_of(self.store)}
-        self.note("an item of a recurrence, against 1 without lanes", **costs)
-        around = list(takewhile(lambda r: r.kind is RangeKind.LOOP, self.store.closed_ranges))
-        if not around or min(costs.values()) < CHAIN_COST:
-            return False
-        self.runs(Upcast, around[-1], CHAINS)
-        return True
+    def sum_in_memory(self) -> bool:
+        return not self.nest.nodes_of(Ops.DP4A) and (self.scatter_sums() or self.interchange_sums())
 
-    def choose_lanes(self) -> None:
+    def choose_inside(self) -> None:
         """Lanes and tiles of the contraction with most of the work, else where accesses lie side by side."""
+        if self.tile_byte_dots() or self.interleave_chains():
+            return
         contraction = self.main_contraction()
         if contraction is None or self.has_statistics():
             self.cache_rows()
@@ -186,8 +159,32 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             self.write_out_windows()
         elif self.has_statistics():
             self.tile_rows(contraction)
-        elif not self.tile_on_unit(contraction):
+        else:
             self.tile(contraction)
+
+    def interleave_chains(self) -> bool:
+        """Several recurrences beside each other, which hides the latency of an addition, where no loop has
+        items side by side for lanes; False where there is none, or such a loop."""
+        loops = self.store.closed_ranges
+        if all(r.kind is not RangeKind.IN_ORDER for r in loops):
+            return False
+        costs = {f"r{r.identity}_as_lanes": self.lane_cost(r, self.accesses())
+                 for r in self.loops}
+        self.note("an item of a recurrence, against 1 without lanes", **costs)
+        around = list(takewhile(lambda r: r.kind is RangeKind.LOOP, loops))
+        if not around or min(costs.values()) < CHAIN_COST:
+            return False
+        self.runs(Upcast, around[-1], CHAINS)
+        return True
+
+    def refine(self) -> None:
+        self.tighten()
+        while (sum_ := long_sum(self.nest)) is not None:
+            self.take(Subtotals, *sum_)
+        if self.worth_streaming():
+            self.take(Stream)
+        for hint in prefetches(self.nest, self.machine):
+            self.take(Prefetch, *hint)
 
     def cache_rows(self) -> None:
         """Cache the rows of values that are expensive to compute twice."""
@@ -221,11 +218,11 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         seconds = {s[1] if len(s) > 1 else None for s in loops}
         second = seconds.pop() if len(seconds) == 1 else None
         few = outermost.extent < 2 * self.machine.threads or \
-            self.machine.busy_share(outermost.extent) < BUSY_ENOUGH
+            not self.machine.is_busy(outermost.extent)
         if few and second is not None:
             if is_plain(outermost) and is_plain(second) and self.encloses_the_same(outermost, second):
                 self.take(Merge, outermost, second)
-                outermost = loops_of(self.store)[0]
+                outermost = self.loops[0]
             elif not self.reduces_between(second):
                 fills = self.fills_between(outermost, second)
                 outermost = max(outermost, second, key=lambda r: (self.machine.busy_share(r.extent),

@@ -18,8 +18,8 @@ from tinygrad.codegen.opt.opts import Attention, OnlineSoftmax
 from tinygrad.codegen.ranges import iterations, reduces_in
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ALLOW_TF32, ceildiv
-from tinygrad.renderer.matrix_units import MatrixUnit
+from tinygrad.helpers import ceildiv
+from tinygrad.renderer.matrix_units import SWIZZLED_ROW, MatrixUnit
 
 MOST_WARPS = 8
 """Of a block: they share what it loads of keys and values."""
@@ -27,8 +27,6 @@ KEYS = 64
 """Keys of a tile: scores of 16 queries take 32 registers of a thread."""
 MOST_HELD = 144
 """Registers of a thread for 16 queries, their scores and their results: 255 are there, 64 the rest wants."""
-BANK_BYTES = 128
-"""Of shared memory, that lanes read at once."""
 
 
 class AttentionChooser(BlockTileChooser):
@@ -39,14 +37,13 @@ class AttentionChooser(BlockTileChooser):
         if (found := online_softmax_of(self.nest)) is None or (main := self.main_sum(found)) is None or \
                 (ranges := self.queries_and_columns(found, main)) is None:
             return False
-        return any(self.attempt(self.fuse_on_unit, unit, found, *ranges) for unit in self.machine.matrix_units
-                   if ALLOW_TF32 or not unit.rounds_to_tf32)
+        return any(self.attempt(self.fuse_on_unit, unit, found, *ranges) for unit in self.units)
 
     def main_sum(self, found: SoftmaxSums) -> WeightedSum | None:
         """The sum with columns, if the nest has nothing else to reduce for its only output."""
-        known, rows = {found.largest, *(s.reduce for s in found.sums)}, found.largest.ranges
+        rows = found.largest.ranges
         wide = [s for s in found.sums if s.reduce.ranges > rows]
-        if len(self.nest.src) != 1 or set(self.outer_reduces()) != known or len(wide) != 1 or \
+        if len(self.nest.src) != 1 or set(self.outer_reduces()) != found.reduces or len(wide) != 1 or \
                 any(s.reduce.ranges != rows for s in found.sums if s is not wide[0]):
             return None
         return wide[0] if wide[0].reduce.ranges == self.outputs else None
@@ -115,6 +112,6 @@ class AttentionChooser(BlockTileChooser):
                         and not reduces_in(s)), None)
         if operand is not None:
             width, itemsize = gcd(other.extent, self.widest_access(unit.source)), unit.source.itemsize
-            is_whole = other.extent * itemsize % BANK_BYTES == 0
-            swizzle = (1, BANK_BYTES // 2 // itemsize) if is_whole else ()
+            is_whole = other.extent * itemsize % SWIZZLED_ROW == 0
+            swizzle = (1, SWIZZLED_ROW // 2 // itemsize) if is_whole else ()
             self.stage(operand, (key, other), threads, width, *swizzle)

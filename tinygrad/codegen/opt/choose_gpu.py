@@ -20,7 +20,6 @@ from tinygrad.codegen.opt.access import MemoryAccess, lie_side_by_side
 from tinygrad.codegen.opt.choose_attention import AttentionChooser
 from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE
 from tinygrad.codegen.opt.chooser import power_of_two
-from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import loop_around
 from tinygrad.codegen.opt.online_softmax import online_softmax_of
 from tinygrad.codegen.opt.opts import (
@@ -31,34 +30,21 @@ from tinygrad.codegen.opt.opts import (
     Row,
     Scatter,
     Split,
-    Tighten,
     Unroll,
     Upcast,
     Vector,
 )
-from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations, reduces_in
+from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
-from tinygrad.renderer.machine import Machine
+from tinygrad.renderer.machine import ACCESS_LANES, SECTOR_BYTES, Machine
 
-TILE = 4
-"""Rows and columns of a thread's tile of accumulators: 16 of them and 8 operands stay in registers."""
-ACCESS_LANES = 4
-"""Items of a wide load or store."""
-WORD_BYTES, SECTOR_BYTES = 4, 32
-"""What a thread loads at least to keep memory busy, and what is read of it together."""
-ROW_ITEMS = 64
-"""Items of rows that a thread keeps in registers: a quarter of them."""
-REGISTER_ROW = 256 * ROW_ITEMS
-"""Items of the longest row that a block of 256 threads keeps."""
 TILE_ITEMS = 16
 """Items of a tile of a row that a thread keeps in registers."""
 LEAST_OWN, MOST_OWN = 8, 64
 """Outputs of a tile in a thread's own memory: fewer are not worth a walk, more leave its cache."""
-LEAST_THREADS = 1 << 14
-"""Threads that have tiles of outputs: 64 blocks of 256."""
 ROW_ROUNDS = 4
 """Accesses of a thread along a row, all on their way at once."""
 
@@ -67,7 +53,7 @@ def runs_as_fused_attention(nest: UOp, machine: Machine) -> bool:
     """Whether the plan for `nest` is one of two products with a softmax between them
     (`choose_attention.py`)."""
     chooser = BlockChooser(nest, machine)
-    chooser.merge_contiguous()
+    chooser.arrange_loops()
     return chooser.fuse_attention()
 
 
@@ -80,17 +66,10 @@ class BlockChooser(AttentionChooser):
         """loops over the items of one load, of the rows of sums, and how many these are"""
 
     def choose(self) -> None:
-        if needs_order(self.nest):
-            return
-        self.merge_contiguous()
-        is_scattered = self.scatter_in_threads()
-        if not is_scattered:
-            self.choose_threads()
-        self.distribute()
-        if not is_scattered and has_loose_bounds(self.nest):
-            self.take(Tighten)
+        if not needs_order(self.nest):
+            super().choose()
 
-    def choose_threads(self) -> None:
+    def choose_inside(self) -> None:
         """What the threads of a block do of the kind of kernel that this is."""
         reduces, statistics = self.outer_reduces(), self.statistics()
         contraction = None if statistics else self.main_contraction()
@@ -101,8 +80,7 @@ class BlockChooser(AttentionChooser):
             self.hold_short_side(contraction)
             self.share_outputs(self.outer_reduces())
         elif contraction is not None and self.outputs_fill(contraction):
-            if not self.is_tiled(contraction):
-                self.tile(contraction)
+            self.tile(contraction)
         elif not reduces:
             self.share_items()
         elif not (len(self.loops_along(reduces)) > 1 and self.row_in_registers(reduces)) and \
@@ -147,14 +125,18 @@ class BlockChooser(AttentionChooser):
         return frozenset(r for s in self.nest.src if any(n.kind is RangeKind.LOCAL for n in s.closed_ranges)
                          for r in s.closed_ranges)
 
-    def distribute(self) -> None:
-        """Every loop that encloses all there is to do for it goes across blocks."""
-        while True:
-            inside = (*self.statistics(), *self.nest.nodes_of(Ops.SCATTER))
-            loops = [r.identity for r in self.outputs if is_plain(r) and all(r in n.ranges for n in inside)]
-            if not loops:
-                return
+    def share_out(self) -> None:
+        """Every loop that encloses all there is to do for it goes across blocks; only then loops may end at
+        numbers that are computed, which those of a grid cannot."""
+        while loops := self.block_loops():
             self.take(Global, min(loops))
+        if not self.nest.nodes_of(Ops.SCATTER):
+            self.tighten()
+
+    def block_loops(self) -> list[int]:
+        """The numbers of those."""
+        inside = (*self.statistics(), *self.nest.nodes_of(Ops.SCATTER))
+        return [r.identity for r in self.outputs if is_plain(r) and all(r in n.ranges for n in inside)]
 
     def access_width(self, loops: Sequence[UOp]) -> int:
         """Items that one access of a thread moves along these loops of one length, none of which is without
@@ -178,7 +160,7 @@ class BlockChooser(AttentionChooser):
 
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
         """`ranges` after the contiguous one became vectors, if that serves every access."""
-        enough = self.machine.busy_blocks * self.machine.block_threads * ACCESS_LANES
+        enough = self.machine.busy_threads * ACCESS_LANES
         self.note("items by vectors", items=iterations(ranges), enough=enough)
         fastest = self.fastest_first(ranges)[:1] if iterations(ranges) >= enough else []
         if not fastest or not self.has_vectors(fastest[0]):
@@ -273,7 +255,7 @@ class BlockChooser(AttentionChooser):
 
     # --- segment sums ---------------------------------------------------------------------------------------
 
-    def scatter_in_threads(self) -> bool:
+    def sum_in_memory(self) -> bool:
         """A tile of outputs in each thread's own memory, and one pass over everything that may be in one of
         them (`scatter_add.py`), if there are outputs enough for tiles. Neighbouring threads are at the same
         item of the pass. Of several such sums the one with the most segments: a thread keeps a few of its
@@ -282,7 +264,7 @@ class BlockChooser(AttentionChooser):
         if found is None:
             return False
         tile = min(MOST_OWN, power_of_two(found.loop.extent),
-                   power_of_two(max(1, iterations(self.outputs) // LEAST_THREADS)))
+                   power_of_two(max(1, iterations(self.outputs) // self.machine.busy_threads)))
         if tile < LEAST_OWN:
             return False
         has_inner = bool(found.inner(self.nest))
@@ -321,10 +303,10 @@ class BlockChooser(AttentionChooser):
         """Rows that are too long for registers by tiles that are not, for their largest items and the sums
         weighted by these, if the nest has such and reduces nothing else."""
         found = online_softmax_of(self.nest)
-        if found is None or found.loop.extent <= REGISTER_ROW or not self.accesses(found.loop):
+        if found is None or found.loop.extent <= self.machine.register_row or not self.accesses(found.loop):
             return False
-        known, rows = {found.largest, *(s.reduce for s in found.sums)}, found.largest.ranges
-        if set(reduces_in(self.nest)) != known or any(n.ranges != rows for n in known):
+        rows = found.largest.ranges
+        if set(self.reduces) != found.reduces or any(n.ranges != rows for n in found.reduces):
             return False
         threads, width = self.machine.block_threads, self.access_width([found.loop])
         item = next(r for r in self.new_ranges(OnlineSoftmax, found.loop, threads * TILE_ITEMS)
@@ -341,7 +323,7 @@ class BlockChooser(AttentionChooser):
             return False
         items, width = loops[0].extent, self.access_width(loops)
         values = len({a.node.memory for a in accesses if a.node.op is Ops.LOAD})
-        threads = self.row_threads(items // width, ROW_ITEMS // (width * max(1, values)))
+        threads = self.row_threads(items // width, self.machine.row_items // (width * max(1, values)))
         self.note("a row in registers", items=items, at_once=width, values=values, threads=threads)
         if threads < 2:
             return False
@@ -370,7 +352,7 @@ class BlockChooser(AttentionChooser):
         alone = all(len(n.src) == 2 for n in statistics)
         last = all(not own or s.closed_ranges[-1:] == tuple(own)
                    for own, s in zip(stored, self.nest.src, strict=True))
-        elsewhere = any(r in loops for n in reduces_in(self.nest) if n not in statistics
+        elsewhere = any(r in loops for n in self.reduces if n not in statistics
                         for r in n.closed_ranges)
         same = len({r.extent for r in loops}) == 1 and all(map(is_plain, loops))
         return list(loops) if alone and last and same and not elsewhere else []
@@ -403,15 +385,18 @@ class BlockChooser(AttentionChooser):
         return outputs >= enough or self.shared_range(contraction.reduce) is None
 
     def tile(self, contraction: Contraction) -> None:
-        """A tile of accumulators a thread, along the longest range of each operand."""
+        """A tile that the threads of a block share, or else a tile of accumulators of each thread, along the
+        longest range of each operand: 16 of them and 8 operands stay in registers."""
+        if self.tile_of_blocks(contraction):
+            return
         sides, threads = [self.fastest_first(s) for s in contraction.sides], self.machine.block_threads
         if not all(sides):
             self.distribute_over_threads(self.outputs, threads)
             return
-        column, row = sorted((max(s, key=lambda r: (r.extent >= TILE, -s.index(r))) for s in sides),
+        column, row = sorted((max(s, key=lambda r: (r.extent >= ACCESS_LANES, -s.index(r))) for s in sides),
                              key=self.fastest_first(self.outputs).index)
         outputs, enough = iterations(self.outputs), self.machine.busy_blocks * self.machine.warp_threads
-        size = next((t for t in (TILE, TILE // 2)
+        size = next((t for t in (ACCESS_LANES, ACCESS_LANES // 2)
                      if outputs >= t * t * enough and min(column.extent, row.extent) >= t), 1)
         side = self.square_side()
         self.note("a tile of a thread", side=size, outputs=outputs, busy_with=size * size * enough)

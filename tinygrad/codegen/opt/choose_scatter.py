@@ -47,8 +47,6 @@ ROWS_TOGETHER = 8
 """Rows added at once: loads of so many runs are on their way together, and an item is stored once for all of
 them. A 4096 x 4096 matrix times a vector on two Zen cores: 2.2 ms with 2, 1.7 with 4, 1.4 with 8; no tile in
 registers took less than 2.3."""
-PAGE_BYTES = 4096
-"""Distance of rows from which on the processor does not load ahead from one to the next."""
 LEAST_RUN = 2048
 """Bytes of a row that are worth reading in one run; a tile in registers reads 1024."""
 
@@ -66,7 +64,7 @@ class ScatterChooser(Chooser):
             return False
         loop, (summed,), read = loops[-1], reduces[0].closed_ranges, self.loads_of(reduces[0])
         across = [a for a in read if a.step(summed) and a.ranges == frozenset((*loops, summed))]
-        distance = PAGE_BYTES // reduces[0].dtype.itemsize
+        distance = self.machine.page_bytes // reduces[0].dtype.itemsize
         if not is_plain(loop) or not is_plain(summed) or summed.extent < 4 * ROWS_TOGETHER or not across \
                 or not lie_side_by_side(read, loop) or any(a.step(summed) is None for a in read) \
                 or not all(a.step(loop) == 1 and abs(a.step(summed) or 0) >= distance for a in across):

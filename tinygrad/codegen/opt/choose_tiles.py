@@ -9,7 +9,7 @@ more half a tile further on, so that the threads of a warp read neighbouring vec
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import starmap
 from math import gcd
@@ -26,15 +26,16 @@ from tinygrad.codegen.opt.matrix import (
     steps_by_one,
 )
 from tinygrad.codegen.opt.opts import MMA, Local, Merge, Pad, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import iterations, output_ranges, reduces_in
+from tinygrad.codegen.ranges import iterations
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ALLOW_TF32, ceildiv
+from tinygrad.helpers import ALLOW_TF32, ceildiv, round_up
 from tinygrad.renderer.launch import ACCESS_BYTES
-from tinygrad.renderer.matrix_units import MatrixUnit
+from tinygrad.renderer.machine import ACCESS_LANES
+from tinygrad.renderer.matrix_units import WGMMA_COLUMNS, MatrixUnit
 
-LEAST_RUN = 8
+LEAST_RUN = ACCESS_BYTES // 2
 """Items that lie side by side, from which on rows of a tile go along them: an access of halves."""
 BLOCKS_TOGETHER = 8
 """Blocks along m that run beside each other, so that what they read of both operands stays in the cache."""
@@ -44,18 +45,16 @@ STEPS = 2
 """Tiles along k that a lane loads at once: 16 bytes of a row of k."""
 LEAST_SIDE = 8
 """Rows and columns (queries, keys) below which a unit would multiply nothing but zeros."""
-MOST_ACCUMULATORS = 128
-"""Of 255 registers of a thread."""
 LIGHT_WORK, HEAVY_WORK = 1, 16
-"""Operations beside the products beyond which half as many accumulators, and half of these, leave room for
-them: 128 spilled 264 bytes a thread with two sums, 64 spilled 420 with the 33 operations of GELU's gradient
-(docs/make_gpu_plans.py). Units that read shared memory leave the registers of operands for these."""
+"""Operations beside the products beyond which a quarter of a thread's registers for accumulators, and an
+eighth, leave room for them, in place of half: 128 spilled 264 bytes a thread with two sums, 64 spilled 420
+with the 33 operations of GELU's gradient (docs/make_gpu_plans.py). Units that read shared memory leave the
+registers of operands for these."""
+SHARED_RATE = 4
+"""How many times as much shared memory gives in the same time as the caches around it. (Of more than 1 and
+less than 16, tiles come in the same order.)"""
 DEPTH = 16
 """Products of a part of k without a unit: 1024 of a thread with the largest tile between two barriers."""
-WRITTEN_OUT = 4
-"""Products of k written out: as many as one access of a row of k loads."""
-RUN = 4
-"""Neighbouring rows and columns of a thread: one access."""
 
 
 @dataclass(frozen=True)
@@ -71,42 +70,48 @@ class BlockTile:
     def parts(self) -> int:
         return self.parts_m * self.parts_n
 
+    @property
+    def reads(self) -> float:
+        """What reading takes for each product: items from the memory around a block, and items that its parts
+        read from shared memory, four in the time of one."""
+        sides = (self.m, self.parts_m), (self.n, self.parts_n)
+        return sum(1 / size + parts / size / SHARED_RATE for size, parts in sides)
+
+    def computed(self, m: int, n: int) -> int:
+        """Items of a product of (m, n) and of what tiles compute beside it."""
+        return round_up(m, self.m) * round_up(n, self.n)
+
 
 TILES = tuple(starmap(BlockTile, (
     (128, 256, 2, 4), (128, 128, 2, 2), (128, 128, 2, 4), (64, 128, 2, 2), (128, 64, 2, 2), (64, 64, 2, 2),
     (64, 32, 2, 1), (32, 64, 1, 2), (32, 32, 1, 1), (16, 32, 1, 1), (16, 16, 1, 1), (8, 8, 1, 1))))
-"""The largest first: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
-SHARED_TILES = tuple(starmap(BlockTile, (
-    (128, 256, 2, 1), (128, 128, 2, 1), (64, 256, 1, 1), (64, 128, 1, 1), (64, 64, 1, 1))))
-"""Of warp groups, whose units read shared memory."""
-REGISTER_TILES = tuple(starmap(BlockTile, (
-    (128, 128, 16, 16), (128, 64, 16, 16), (64, 128, 16, 16), (128, 32, 16, 8), (32, 128, 8, 16),
-    (64, 64, 16, 16), (32, 32, 8, 8))))
-"""Of threads, the largest first: a thread's 8 x 8 products take 16 items from shared memory."""
+"""On a unit: a warp's 64 x 64 of the first two read 1/32 of an operand's item for each product."""
+SHARED_TILES = tuple(BlockTile(m, n, m // 64, 1) for m in (64, 128) for n in WGMMA_COLUMNS if m <= n)
+"""Of warp groups, 64 rows each, whose units read shared memory."""
+REGISTER_TILES = tuple(BlockTile(m, n, min(16, m // ACCESS_LANES), min(16, n // ACCESS_LANES))
+                       for m in (128, 64, 32) for n in (128, 64, 32))
+"""Of up to 16 x 16 threads: 8 x 8 products of one take 16 items from shared memory."""
 
 
 class BlockTileChooser(Chooser):
     """The Opts for contractions by tiles of blocks."""
 
     @property
-    def outputs(self) -> frozenset[UOp]:
-        return output_ranges(self.nest)
+    def units(self) -> list[MatrixUnit]:
+        """The matrix units that do not round further than is allowed."""
+        return [unit for unit in self.machine.matrix_units if ALLOW_TF32 or not unit.rounds_to_tf32]
 
     def outer_reduces(self) -> list[UOp]:
         """The REDUCEs that stand directly inside the outputs' loops."""
         outputs = self.outputs
-        return [n for n in reduces_in(self.nest) if n.ranges <= outputs]
+        return [n for n in self.reduces if n.ranges <= outputs]
 
-    def is_tiled(self, contraction: Contraction) -> bool:
+    def tile_of_blocks(self, contraction: Contraction) -> bool:
         """Take the Opts of the best tiles there are, if nothing else is reduced in the kernel: on a matrix
         unit that reads shared memory, on another one, in registers. False where there are none."""
         ways = (self.tile_in_shared, self.tile_on_unit, self.tile_in_registers)
-        return reduces_in(self.nest) == [contraction.reduce] and \
+        return self.reduces == [contraction.reduce] and \
             any(self.attempt(way, contraction) for way in ways)
-
-    def ranked(self, choices: Sequence[BlockTile]) -> BlockTile | None:
-        """The best of these, which come first, but for as many better ones as are to be passed over."""
-        return choices[min(self.rank, len(choices) - 1)] if choices else None
 
     # --- sides ----------------------------------------------------------------------------------------------
 
@@ -144,16 +149,21 @@ class BlockTileChooser(Chooser):
 
     # --- tiles ----------------------------------------------------------------------------------------------
 
-    def most_blocks_first(self, tiles: Iterable[BlockTile], m: int, n: int,
-                          where: str) -> dict[BlockTile, int]:
-        """Tiles of products of (m, n) and their blocks: first those that leave enough, in their order, then
-        those that leave most."""
+    def best_tile(self, tiles: Iterable[BlockTile], m: int, n: int, where: str,
+                  least_blocks: int = 1) -> BlockTile | None:
+        """Of tiles of products of (m, n) that compute little in vain, the one that reads least of which there
+        are blocks enough, or else most; but for as many better ones as are to be passed over. None where
+        there is none with as many as have to be."""
         enough, others = self.machine.tiled_blocks, iterations(self.store.closed_ranges) // (m * n)
-        blocks = {t: ceildiv(m, t.m) * ceildiv(n, t.n) * others for t in tiles}
-        for tile, count in blocks.items():
-            self.note(f"{tile.m}x{tile.n} of a block {where}", blocks=count, enough=enough,
-                      computed=count * tile.m * tile.n, at_most=MOST_WASTE * m * n * others)
-        return dict(sorted(blocks.items(), key=lambda item: -min(item[1], enough)))
+        good = {}
+        for tile in tiles:
+            blocks, computed = ceildiv(m, tile.m) * ceildiv(n, tile.n) * others, tile.computed(m, n)
+            self.note(f"{tile.m}x{tile.n} of a block {where}", blocks=blocks, enough=enough,
+                      computed=computed, at_most=MOST_WASTE * m * n)
+            if blocks >= least_blocks and computed <= MOST_WASTE * m * n:
+                good[tile] = min(blocks, enough)
+        best_first = sorted(good, key=lambda t: (-good[t], t.reads))
+        return best_first[min(self.rank, len(good) - 1)] if good else None
 
     def tiled_product(self, m: UOp, n: UOp, k: UOp, tile: BlockTile,
                       depth: int) -> tuple[UOp, UOp, UOp]:
@@ -204,13 +214,8 @@ class BlockTileChooser(Chooser):
             return False
         unit, m, n, held = product.unit, product.m.extent, product.n.extent, self.most_held(product)
         possible = [t for t in TILES if self.fits(unit, t, held)]
-
-        def computed(t: BlockTile) -> int:
-            return ceildiv(m, t.m) * t.m * ceildiv(n, t.n) * t.n
-
-        good = [t for t in self.most_blocks_first(possible, m, n, f"on {unit}")
-                if computed(t) <= MOST_WASTE * m * n]
-        tile = self.ranked(good or sorted(possible, key=computed)[:1])
+        tile = self.best_tile(possible, m, n, f"on {unit}") or \
+            min(possible, key=lambda t: t.computed(m, n), default=None)
         if tile is None:
             return False
         self.put_on_unit(product, unit, tile)
@@ -228,15 +233,16 @@ class BlockTileChooser(Chooser):
         family, m, n = product.unit, product.m.extent, product.n.extent
         lie = tuple(lies_along_k(value, side, product.k, family.row_items)
                     for value, side in ((product.a, product.m), (product.b, product.n)))
-        units = {u.n: u for u in self.machine.matrix_units
+        units = {u.n: u for u in self.units
                  if u.in_shared == lie and u.source is family.source}
         held = self.most_held(product)
         tiles = [t for t in SHARED_TILES if t.n in units and self.fits(units[t.n], t, held)
                  and t.m <= m and t.n <= n]
-        for tile in self.most_blocks_first(tiles, m, n, f"on {family}"):
-            self.put_on_unit(product, units[tile.n], tile)
-            return True
-        return False
+        tile = self.best_tile(tiles, m, n, f"on {family}")
+        if tile is None:
+            return False
+        self.put_on_unit(product, units[tile.n], tile)
+        return True
 
     def product(self, contraction: Contraction,
                 in_shared: tuple[bool, bool] | None) -> MatrixProduct | None:
@@ -246,9 +252,9 @@ class BlockTileChooser(Chooser):
         if any(iterations(side) < LEAST_SIDE for side in sides) or \
                 not are_of_every_store(self.nest, contraction.left | contraction.right):
             return None
-        for unit in self.machine.matrix_units:
-            if unit.in_shared == in_shared and (ALLOW_TF32 or not unit.rounds_to_tf32) and \
-                    matrix_product(contraction.reduce, unit, *(side[0] for side in sides)) is not None:
+        for unit in self.units:
+            if unit.in_shared == in_shared and \
+                    matrix_product(contraction.reduce, unit, *(side[0] for side in sides)):
                 m, n, k = self.merged(contraction, unit.k)
                 now = self.main_contraction()
                 return None if now is None else matrix_product(now.reduce, unit, m, n, k)
@@ -261,7 +267,8 @@ class BlockTileChooser(Chooser):
         work = sum(n not in sums if n.op is Ops.LOAD else
                    n.op in Family.ELEMENTWISE and n.op is not Ops.CAST and n.dtype.is_float
                    for n in self.nest.toposort() if n is not value)
-        return MOST_ACCUMULATORS >> (work > LIGHT_WORK) >> (work > HEAVY_WORK and not product.unit.in_shared)
+        least = work > HEAVY_WORK and not product.unit.in_shared
+        return self.machine.thread_registers // 2 >> (work > LIGHT_WORK) >> least
 
     def fits(self, unit: MatrixUnit, tile: BlockTile, most_held: int) -> bool:
         """Whether warps of this unit make up the tile and hold it."""
@@ -295,29 +302,27 @@ class BlockTileChooser(Chooser):
         ranges = (*contraction.sides, contraction.reduce.closed_ranges)
         m, n, k = map(iterations, ranges)
         if not self.machine.has_exchange or any(len(self.plain(s)) < len(s) for s in ranges) or \
-                k < DEPTH or min(m, n) <= RUN:
+                k < DEPTH or min(m, n) <= ACCESS_LANES:
             return False
         source = contraction.reduce.dtype
         tiles = [t for t in REGISTER_TILES if t.parts <= self.machine.block_threads
                  and (t.m + t.n) * DEPTH * source.itemsize <= self.machine.shared_bytes]
-        others = iterations(self.store.closed_ranges)
-        tile = self.ranked([t for t, blocks in self.most_blocks_first(tiles, m, n, "in registers").items()
-                            if blocks >= self.machine.tiled_blocks
-                            and blocks * t.m * t.n <= MOST_WASTE * others])
+        tile = self.best_tile(tiles, m, n, "in registers", self.machine.tiled_blocks)
         if tile is None:
             return False
         rows, columns, depth = self.tiled_product(*self.merged(contraction, DEPTH), tile, DEPTH)
         self.share(source, rows, depth, tile.parts)
-        self.share(source, columns, depth, tile.parts, swizzled=RUN)
+        self.share(source, columns, depth, tile.parts, swizzled=ACCESS_LANES)
         self.hold(columns, tile.parts_n)
         self.hold(rows, tile.parts_m)
-        self.take(Unroll, depth, WRITTEN_OUT)
+        self.take(Unroll, depth, ACCESS_LANES)
         return True
 
     def hold(self, side: UOp, threads: int) -> None:
         """A side of the block's tile: runs in registers, then threads, what is left in registers again."""
         wide = all(a.step(side) == 1 for a in self.accesses(side, Ops.STORE))
-        self.runs(Upcast, self.runs(Local, self.runs(Vector if wide else Upcast, side, RUN), threads))
+        around = self.runs(Vector if wide else Upcast, side, ACCESS_LANES)
+        self.runs(Upcast, self.runs(Local, around, threads))
 
 
 def lies_along_k(operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:

@@ -11,11 +11,23 @@ from typing import Any
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
+from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import is_reduce_range, mergeable_pair
-from tinygrad.codegen.opt.opts import Merge, Named, Opt, Split, Splitting, Stage, Swap, Upcast, Vector
+from tinygrad.codegen.opt.opts import (
+    Merge,
+    Named,
+    Opt,
+    Split,
+    Splitting,
+    Stage,
+    Swap,
+    Tighten,
+    Upcast,
+    Vector,
+)
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import stageable
-from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, output_ranges, reduces_in
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges, reduces_in
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -56,8 +68,36 @@ class Chooser:
         return Plan(tuple(self.opts))
 
     def choose(self) -> None:
-        """Take the Opts of all steps."""
-        raise NotImplementedError
+        """Take the Opts of all steps, in an order that is the same for cores and for blocks of threads."""
+        self.arrange_loops()
+        if not self.sum_in_memory():
+            self.choose_inside()
+            self.refine()
+        self.share_out()
+
+    def arrange_loops(self) -> None:
+        """Loops as memory has them: those that walk it as one would, as one."""
+        while (pair := mergeable_pair(self.nest)) is not None:
+            self.take(Merge, *pair)
+
+    def sum_in_memory(self) -> bool:
+        """Take the Opts of sums whose items lie in memory, which have all that an output needs; False where
+        there are none."""
+        return False
+
+    def choose_inside(self) -> None:
+        """What one processor does: lanes, registers, memory of its own, threads of a block."""
+
+    def refine(self) -> None:
+        """What holds for whatever was chosen: tighter bounds, subtotals, stores past the caches, hints."""
+
+    def share_out(self) -> None:
+        """The outermost loops across processors."""
+
+    def tighten(self) -> None:
+        """Loops only as far as there is something to do."""
+        if has_loose_bounds(self.nest):
+            self.take(Tighten)
 
     def note(self, what: str, **numbers: float) -> None:
         """Write down a decision and its numbers."""
@@ -103,30 +143,24 @@ class Chooser:
         del self.opts[count:]
         return False
 
-    def take_cheapest(self, what: str, alternatives: Iterable[Alternative]) -> bool:
+    def take_cheapest(self, what: str, alternatives: Iterable[Alternative], rank: int = 0) -> float:
         """Take the cheapest of these that cost less than 1, but for as many cheaper ones as are to be passed
-        over; False where there is none."""
+        over. Returns what it costs, 1 where there is none."""
         ranked = sorted(alternatives, key=lambda one: (one.cost, one.order))
-        self.note(what, **{one.name: one.cost for one in ranked})
-        if self.rank >= len(ranked) or ranked[self.rank].cost >= 1.0:
-            return False
-        self.cost = ranked[self.rank].cost
-        ranked[self.rank].take()
-        return True
-
-    def merge_contiguous(self) -> None:
-        """Loops that walk memory as one would, as one."""
-        while (pair := mergeable_pair(self.nest)) is not None:
-            self.take(Merge, *pair)
+        if ranked:
+            self.note(what, **{one.name: one.cost for one in ranked})
+        if rank >= len(ranked) or ranked[rank].cost >= 1.0:
+            return 1.0
+        ranked[rank].take()
+        return ranked[rank].cost
 
     def split_along(self, digit: Ops, least: int = 2) -> None:
         """Loops along whose quotients (IDIV: channels that were shuffled) or remainders (MOD: weights in
         panels) by a number what is loaded lies, in runs of `least` items, as two."""
         while True:
-            outputs = output_ranges(self.nest)
             found = ((loop, divisor) for a in self.accesses()
                      for op, factor, loop, divisor in digits_of(a.node.offset)
-                     if op is digit and factor == 1 and loop in outputs
+                     if op is digit and factor == 1 and loop in self.outputs
                      and (divisor if digit is Ops.MOD else loop.extent // divisor) >= least
                      and not is_reduce_range(self.nest, loop))
             loop, divisor = next(found, (None, 0))
@@ -148,6 +182,21 @@ class Chooser:
     def store(self) -> UOp:
         """The STORE of the first output."""
         return self.nest.src[0]
+
+    @property
+    def loops(self) -> list[UOp]:
+        """The loops of the first output, outermost first."""
+        return loops_of(self.store)
+
+    @property
+    def reduces(self) -> list[UOp]:
+        """The REDUCEs that end loops."""
+        return reduces_in(self.nest)
+
+    @property
+    def outputs(self) -> frozenset[UOp]:
+        """The RANGEs of the outputs."""
+        return output_ranges(self.nest)
 
     def accesses(self, along: UOp | None = None, op: Ops | None = None) -> list[MemoryAccess]:
         """The accesses to memory: all, or those in the loop `along`, or the LOADs or STOREs among them."""
@@ -180,6 +229,11 @@ class Chooser:
     def lanes(self) -> int:
         """Lanes of the kernel's widest common float: of what it stores."""
         return min(self.machine.lanes(s.src[1].dtype.scalar) for s in self.nest.src)
+
+    @property
+    def line_items(self) -> int:
+        """Items of 4 bytes in a cache line."""
+        return self.machine.line_bytes // 4
 
     def written_bytes(self) -> int:
         """Bytes of the kernel's results."""
@@ -220,6 +274,12 @@ def digits_of(offset: UOp) -> Iterator[tuple[Ops, int, UOp, int]]:
             loop, divisor = atom.src
             if is_plain(loop) and loop.extent % divisor.arg == 0:
                 yield atom.op, factor, loop, divisor.arg
+
+
+def waste(extent: int, size: int) -> float:
+    """How many iterations tiles of `size` go over for each of a range: the last one goes beyond its end, or
+    over some again."""
+    return round_up(extent, size) / extent
 
 
 def tile_size(extent: int, most: int) -> int:

@@ -14,15 +14,16 @@ panel of a few rows, is used again while it is near.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
+from tinygrad.codegen.opt.chooser import Alternative, waste
 from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matrix_product
 from tinygrad.codegen.opt.opts import MMA, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE
 from tinygrad.codegen.opt.tiles import TileChooser, along
-from tinygrad.codegen.ranges import fresh_identity, iterations, loops_of
+from tinygrad.codegen.ranges import fresh_identity, iterations
 from tinygrad.codegen.transpose import interleaved_runs, jump_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
@@ -30,9 +31,8 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer.matrix_units import ROW_BYTES, MatrixUnit
 
-LANE_TILES = ((4, 4), (8, 2), (4, 2), (2, 4), (2, 2), (8, 1), (4, 1), (2, 1), (1, 4), (1, 2), (1, 1))
-"""(rows, vectors) of accumulators, the ones that load least first: the unit needs 6 at work, and 16 with
-their operands fit 32 registers."""
+SIDES = (8, 4, 2, 1)
+"""Rows of accumulators, and vectors: the unit needs 6 at work."""
 MOST_WASTE = 1.25
 """How much larger than its result all tiles may be before smaller ones are taken."""
 LEAST_STEPS = 4
@@ -47,24 +47,18 @@ COPY_CYCLES, TURN_CYCLES, ITEM_CYCLES = 1 / 12, 1 / 3, 2.0
 """An item copied into a panel by whole vectors, by vectors of a square that is turned, and by itself."""
 SQUARE = 16
 """Rows and lanes that are turned at once where no row of a tile is: 64 shuffles of 32 bytes."""
-WayOnUnit = tuple[float, tuple[int, ...], Callable[[], None]]
-"""Cycles of a multiply-add, what decides among those of as many, and what takes the Opts."""
 
 
 class CoreUnitChooser(TileChooser):
     """Tiles on the core's own unit, for the chooser of plans."""
 
-    def tile_on_unit(self, contraction: Contraction) -> bool:
-        """Take the Opts of the contraction on a unit; False where the device has none for it."""
-        if not are_of_every_store(self.nest, contraction.left | contraction.right):
-            return False
-        ways = [way for unit in self.machine.matrix_units
-                for way in (self.ways_by_rows if unit.by_rows else self.ways_by_lanes)(contraction, unit)]
-        least, _, take = min(ways, key=lambda way: way[:2], default=(1.0, (), None))
-        if take is None or least > 1 / self.machine.lanes(dtypes.float32):
-            return False  # vectors of widened items are as fast
-        take()
-        return True
+    def ways(self, contraction: Contraction) -> Iterator[Alternative]:
+        """The ways to run a contraction, those on a unit first, of which a multiply-add takes so many
+        cycles."""
+        if are_of_every_store(self.nest, contraction.left | contraction.right):
+            for unit in self.machine.matrix_units:
+                yield from (self.ways_by_rows if unit.by_rows else self.ways_by_lanes)(contraction, unit)
+        yield from super().ways(contraction)
 
     def unit_product(self) -> tuple[tuple[UOp, ...], list[UOp]]:
         """The sources of the nest's MMA, and the ranges over which its products are summed up."""
@@ -74,7 +68,7 @@ class CoreUnitChooser(TileChooser):
 
     # --- dot products, lane by lane -------------------------------------------------------------------------
 
-    def ways_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> Iterator[WayOnUnit]:
+    def ways_by_lanes(self, contraction: Contraction, unit: MatrixUnit) -> Iterator[Alternative]:
         """The way to run a contraction on a unit of lanes, if there is one: lanes as the cost model would
         choose them, pairs that lie side by side in the other operand."""
         lanes = [along(contraction, n) for n in contraction.left | contraction.right if n.extent >= unit.n]
@@ -82,14 +76,16 @@ class CoreUnitChooser(TileChooser):
             n, m, loads = way.lane, max(way.rows, key=self.row_rank), self.loads_of(way.single)
             ks = [k for k in way.reduce.closed_ranges if k.extent >= LEAST_STEPS * unit.k
                   and matrix_product(way.reduce, unit, m, n, k) is not None]
-            fitting = [tile for tile in LANE_TILES if self.panel_fits(way, unit.n * tile[1])]
+            fitting = [(rows, vectors) for rows in SIDES for vectors in SIDES[1:]
+                       if rows * vectors <= self.machine.accumulators
+                       and self.panel_fits(way, unit.n * vectors)]
             if not ks or way.reuse < STAGING_REUSE or not fitting:
                 continue
             k = max(ks, key=lambda r: (all(a.step(r) == 1 for a in loads), r.extent))
-            computed = {t: round_up(m.extent, t[0]) * round_up(n.extent, unit.n * t[1]) for t in fitting}
-            result = m.extent * n.extent
-            tile = next((t for t in fitting if computed[t] <= MOST_WASTE * result), fitting[0])
-            yield computed[tile] / result / unit.rate, (), partial(self.take_by_lanes, m, n, k, unit, tile)
+            computed = {t: waste(m.extent, t[0]) * waste(n.extent, unit.n * t[1]) for t in fitting}
+            tile = min(fitting, key=lambda t: (computed[t] > MOST_WASTE, 1 / t[0] + 1 / t[1]))
+            yield Alternative(computed[tile] / unit.rate, (n.identity,), f"{unit}",
+                              partial(self.take_by_lanes, m, n, k, unit, tile))
             return
 
     def take_by_lanes(self, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, tile: tuple[int, int]) -> None:
@@ -121,15 +117,16 @@ class CoreUnitChooser(TileChooser):
 
     # --- tiles by rows --------------------------------------------------------------------------------------
 
-    def ways_by_rows(self, contraction: Contraction, unit: MatrixUnit) -> Iterator[WayOnUnit]:
+    def ways_by_rows(self, contraction: Contraction, unit: MatrixUnit) -> Iterator[Alternative]:
         """The ways to run a contraction on a unit by rows."""
         for rows, columns in (contraction.sides, contraction.sides[::-1]):
             for ranges in itertools.product(rows, columns, contraction.reduce.closed_ranges):
                 product = matrix_product(contraction.reduce, unit, *ranges)
                 if product is not None and along(contraction, product.n).reuse >= STAGING_REUSE and \
                         self.bytes_deep(product) * TILES * unit.n <= 2 * self.machine.l2_bytes:
-                    yield (self.cost_by_rows(product), tuple(r.identity for r in ranges),
-                           partial(self.take_by_rows, product))
+                    m, n, k = (int(r.identity) for r in ranges)
+                    yield Alternative(self.cost_by_rows(product), (m, n, k), f"{unit}_of_r{m}_r{n}_r{k}",
+                                      partial(self.take_by_rows, product))
 
     def bytes_deep(self, product: MatrixProduct) -> int:
         """Bytes of one column of a panel."""
@@ -140,7 +137,7 @@ class CoreUnitChooser(TileChooser):
         """Columns of a panel: it lies in half the L2 cache, and every thread gets some. Panels are of about
         one size, and end where the columns do or overlap."""
         step, n = TILES * product.unit.n, product.n.extent
-        near = self.machine.l2_bytes // 2 // self.bytes_deep(product)
+        near = self.machine.near_bytes // self.bytes_deep(product)
         others = iterations(r for r in product.reduce.ranges & product.b.ranges if r is not product.n)
         each = ceildiv(n * others, PANELS_A_THREAD * self.machine.threads)
         wanted = max(step, min(near, max(each, NARROWEST_PANEL), WIDEST_PANEL) // step * step)
@@ -153,8 +150,7 @@ class CoreUnitChooser(TileChooser):
         """Cycles of a multiply-add: of the unit, of the panels that are filled for it, of the results that
         come from memory."""
         m, n, k, reduce, unit = product.m, product.n, product.k, product.reduce, product.unit
-        deep = round_up(k.extent, unit.k) / k.extent
-        beyond = round_up(m.extent, unit.m) / m.extent * round_up(n.extent, unit.n) / n.extent
+        deep, beyond = waste(k.extent, unit.k), waste(m.extent, unit.m) * waste(n.extent, unit.n)
         uses = iterations(reduce.ranges - product.b.ranges)
         cost = deep * (beyond / unit.rate + self.filling_cost(product.b, n, k) / uses)
         if not self.reads_rows(product):
@@ -183,7 +179,7 @@ class CoreUnitChooser(TileChooser):
 
     def is_near(self, product: MatrixProduct) -> bool:
         """Whether half the L2 cache holds the rows' operand for all rows."""
-        return self.bytes_deep(product) * product.m.extent <= self.machine.l2_bytes // 2
+        return self.bytes_deep(product) * product.m.extent <= self.machine.near_bytes
 
     def take_by_rows(self, product: MatrixProduct) -> None:
         """The Opts: blocks of rows, panels of columns, the unit, its operands in panels, the loops around."""
@@ -198,7 +194,7 @@ class CoreUnitChooser(TileChooser):
             self.stage_tiles(0, first, None if is_near else block)
         self.stage_tiles(1, first, panel)
         around = self.newest_stage()[0].ranges
-        order = [r for r in loops_of(self.store) if r in around]
+        order = [r for r in self.loops if r in around]
         self.enclose_with([r for r in (*order, block) if r is not None])
 
     def stage_tiles(self, side: int, first: int, outside: UOp | None) -> None:

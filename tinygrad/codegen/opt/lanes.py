@@ -9,23 +9,22 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterator
+from functools import partial
 
 from tinygrad.codegen.opt.access import MemoryAccess
-from tinygrad.codegen.opt.chooser import Chooser, power_of_two, tile_size
+from tinygrad.codegen.opt.chooser import Alternative, Chooser, power_of_two, tile_size
 from tinygrad.codegen.opt.loop_partition import MOST_TAPS
 from tinygrad.codegen.opt.loops import is_reduce_range, is_stage_range, writes_what_it_reads
 from tinygrad.codegen.opt.opts import Accumulators, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import ZERO, iterations, loops_of, output_ranges, reduces_in
+from tinygrad.codegen.ranges import ZERO, iterations, loops_of
 from tinygrad.codegen.transpose import MOST_STRIDE
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple, linear_terms
 from tinygrad.graph.uop import UOp
 
-LINE_ITEMS = 16
-"""Items of 4 bytes in a cache line."""
-LINE_BYTES = 64
-"""of a cache line"""
+MOST_VECTORS = 4
+"""Vectors of a tile side by side: their loads, of as many lines, are shared by all its rows."""
 JUMP_COST = 12.0
 """A load or store of lanes that do not lie side by side, in units of one that does."""
 MOST_COLUMNS = 16
@@ -55,7 +54,7 @@ class LaneChooser(Chooser):
 
     def loop_groups(self) -> Iterator[tuple[UOp, list[UOp]]]:
         """(a closing node's innermost range, the ranges that may run as its lanes), outputs first."""
-        reduces = reduces_in(self.nest)
+        reduces = self.reduces
         longest_first = sorted(self.nest.src, key=lambda s: -iterations(s.closed_ranges))
         for store in longest_first:
             plain = loops_of(store)
@@ -77,15 +76,10 @@ class LaneChooser(Chooser):
     def vectorise(self, innermost: UOp, candidates: list[UOp]) -> None:
         around = {innermost, *candidates}
         region = [a for a in self.accesses() if not around.isdisjoint(a.ranges)]
-        scored = [(self.lane_cost(r, region), -i, r) for i, r in enumerate(candidates)
-                  if self.can_vector(r) and not self.spoils_sums(r)]
-        if not scored:
-            return
-        cost, _, best = min(scored, key=lambda s: s[:2])
-        self.note("an item, against 1 without lanes", **{f"r{r.identity}_as_lanes": c for c, _, r in scored})
-        if cost >= 1.0:
-            return
-        self.vector_opts(best, self.whole_width(best))
+        self.take_cheapest("an item, against 1 without lanes", [
+            Alternative(self.lane_cost(r, region), (-i,), f"r{r.identity}_as_lanes",
+                        partial(self.vector_opts, r))
+            for i, r in enumerate(candidates) if self.can_vector(r) and not self.spoils_sums(r)])
 
     def whole_width(self, r: UOp) -> int:
         """Lanes of a vector along `r`: half as many where that makes its vectors whole, and results that the
@@ -97,7 +91,7 @@ class LaneChooser(Chooser):
     def spoils_sums(self, r: UOp) -> bool:
         """True if lanes along `r` would make a loop that sums up something for each of them jump in memory,
         where lanes along that loop, or another around it, would not."""
-        for node in reduces_in(self.nest):
+        for node in self.reduces:
             if r in node.ranges and not self.is_minor(node):
                 inside = node.src[0].toposort(stop=lambda n: n.op is Ops.REDUCE)
                 loads = [a for a in self.accesses(r) if a.node in inside]
@@ -122,8 +116,9 @@ class LaneChooser(Chooser):
         arithmetic = 2.0 * max(weights)
         return (cost + arithmetic) / (width * (sum(weights) + arithmetic))
 
-    def vector_opts(self, r: UOp, width: int) -> None:
+    def vector_opts(self, r: UOp) -> None:
         """Lanes for `r`, and where it is long, several vectors side by side to hide their latency."""
+        width = self.whole_width(r)
         reduces = is_reduce_range(self.nest, r)
         most = MOST_WRITTEN_OUT // max(1, self.work_along(r))
         several = next((u for u in (4, 2) if r.extent >= width * u * 2 and u <= most), 0)
@@ -135,7 +130,7 @@ class LaneChooser(Chooser):
         if is_stage_range(self.nest, r):
             several = 0
         # a tile of whole cache lines uses every item of a line that it fetches
-        lines = [r for store in self.nest.src for r in loops_of(store) if r.extent >= LINE_ITEMS]
+        lines = [r for store in self.nest.src for r in loops_of(store) if r.extent >= self.line_items]
         across = None if reduces else self.crossing(r, lines)
         outer = self.runs(Vector, r, width)
         if across is not None:
@@ -152,7 +147,7 @@ class LaneChooser(Chooser):
     def two_rows_at_once(self) -> None:
         """The only sum's loop two iterations at a time (2.4 ms instead of 2.9 for a row times a 4096 x 4096
         matrix on two cores)."""
-        last = (n.closed_ranges[-1] for n in reduces_in(self.nest))
+        last = (n.closed_ranges[-1] for n in self.reduces)
         if (loop := next((r for r in last if r.extent >= 2 * MOST_COLUMNS), None)) is not None:
             self.take(Unroll, loop, 2)
 
@@ -160,7 +155,7 @@ class LaneChooser(Chooser):
         """Vectors beside each other where each lane sums up its own column: memory is read in runs as long as
         the registers allow, while every thread still has columns of its own, or all of a short row where
         other loops have shares for them."""
-        others = iterations(output_ranges(self.nest) - {r})
+        others = iterations(self.outputs - {r})
         for vectors in (MOST_COLUMNS, 8, 4, 2):
             fits = vectors * sums <= self.machine.registers // 2
             is_row = r.extent == width * vectors and others >= 2 * self.machine.threads
@@ -179,7 +174,7 @@ class LaneChooser(Chooser):
     def tile_transpose(self, outer: UOp | None, across: UOp, width: int) -> None:
         """Squares that are turned in registers, as many side by side as store whole cache lines (4096 x 4096
         on two cores with AVX2: 2.6 ms instead of 5.8)."""
-        vectors = LINE_BYTES // (width * self.store.src[1].dtype.lane_size)
+        vectors = self.machine.line_bytes // (width * self.store.src[1].dtype.lane_size)
         if outer is not None and outer.extent >= 2 * vectors:
             outer = self.runs(Upcast, outer, vectors)
         self.walk_rows_of_tiles(outer, self.runs(Upcast, across, width))
@@ -198,7 +193,7 @@ class LaneChooser(Chooser):
         2.4)."""
         if lanes is None or lines is None:
             return
-        order = loops_of(self.store)
+        order = self.loops
         if len(self.nest.src) > 1 or lanes not in order or lines not in order or self.has_statistics():
             return
         wanted = [r for r in order if r not in (lanes, lines)] + [lanes, lines]
@@ -240,7 +235,7 @@ class LaneChooser(Chooser):
     def windows(self) -> tuple[list[UOp], list[UOp]]:
         """(the taps of small windows, the innermost first; the loops over outputs whose neighbouring
         iterations share what they read), both empty where there are none."""
-        reduces = reduces_in(self.nest)
+        reduces = self.reduces
         taps = list(dict.fromkeys(r for n in reduces for r in n.closed_ranges))
         if not taps or len(reduces) > len(self.nest.src) or self.has_statistics() or \
                 any(n.closed_ranges != tuple(taps) for n in reduces) or \

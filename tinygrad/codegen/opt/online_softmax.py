@@ -59,6 +59,10 @@ class SoftmaxSums:
     def loop(self) -> UOp:
         return self.largest.closed_ranges[0]
 
+    @property
+    def reduces(self) -> set[UOp]:
+        return {self.largest, *(s.reduce for s in self.sums)}
+
 
 def online_softmax_of(nest: UOp) -> SoftmaxSums | None:
     """The reduces of a nest that one loop can do; None where there are none, or where the nest has others

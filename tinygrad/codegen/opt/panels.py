@@ -10,7 +10,7 @@ from itertools import takewhile
 
 from tinygrad.codegen.contraction import factors_of
 from tinygrad.codegen.opt.access import MemoryAccess
-from tinygrad.codegen.opt.lanes import LaneChooser
+from tinygrad.codegen.opt.lanes import MOST_VECTORS, LaneChooser
 from tinygrad.codegen.opt.loops import can_be_outermost, mergeable_pair
 from tinygrad.codegen.opt.opts import Merge, Swap, Upcast, Vector
 from tinygrad.codegen.ranges import all_ranges, iterations, loops_of
@@ -19,8 +19,6 @@ from tinygrad.graph.uop import UOp
 
 STAGING_REUSE = 8
 """Uses of a staged item that pay for staging it."""
-MOST_VECTORS = 4
-"""Vectors of a tile side by side: their loads are shared by all its rows."""
 
 
 def panel_order(r: UOp) -> tuple[int, int]:
@@ -94,12 +92,12 @@ class PanelChooser(LaneChooser):
         a `batch` of products come first, for each product then finds its operands near, and next the one over
         tiles. (16 products of 197 x 197 x 48: 265 us, 446 with the tiles first.)"""
         stages = self.nest.nodes_of(Ops.STAGE)
-        known = [r for r in loops_of(self.store) if any(r in n.ranges for n in stages)]
+        known = [r for r in self.loops if any(r in n.ranges for n in stages)]
         return sorted(known, key=lambda r: (r not in batch, r is not tiles))
 
     def enclose_with(self, ranges: list[UOp]) -> None:
         """These loops around all others, the first outermost, as far as nothing else runs in the others."""
-        if loops_of(self.store)[:len(ranges)] != ranges:
+        if self.loops[:len(ranges)] != ranges:
             for r in reversed(ranges):
                 if can_be_outermost(self.nest, r):
                     self.take(Swap, r)

@@ -32,7 +32,6 @@ from tinygrad.renderer.machine import Machine
 
 LOOPS = (RangeKind.LOOP, RangeKind.IN_ORDER)
 """Kinds of ranges whose iterations run one after another."""
-LINE_BYTES, PAGE_BYTES = 64, 4096
 NEW_SHARE = 0.3
 """Of what a tile reads, how much must be new to it for a hint."""
 ITEMS_IN_ORDER = 256
@@ -87,7 +86,8 @@ def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
     large = _larger(reads, machine.l2_bytes)
     expensive = [n for n in nest.toposort() if n.op in Family.ELEMENTARY]
     rows = _rows_read_again(nest, reads, machine.l2_bytes // 8)
-    found = _for_next_tile(nest, large) or _for_next_row(nest, rows, expensive)
+    found = _for_next_tile(nest, large, machine.line_bytes) or \
+        _for_next_row(nest, rows, expensive, machine.page_bytes)
     others = [a for a in reads if a not in rows]
     hints = [found] if found is not None else _along_loops(nest, others, machine, expensive)
     return [*hints, *_while_filling(nest, large)]
@@ -127,7 +127,7 @@ def _without_overlap(access: MemoryAccess) -> MemoryAccess:
 # --- the next tile ------------------------------------------------------------------------------------------
 
 
-def _for_next_tile(nest: UOp, reads: list[MemoryAccess]) -> PrefetchHint | None:
+def _for_next_tile(nest: UOp, reads: list[MemoryAccess], line_bytes: int) -> PrefetchHint | None:
     """For the innermost loop of a contraction, which reads items one by one: the innermost loop around the
     tile that goes on to other lines, if it does so by fixed steps. (The next product of a batch is far ahead:
     16 products of 256 x 64 x 256 that asked for it took 560 us, and 430.)"""
@@ -138,8 +138,9 @@ def _for_next_tile(nest: UOp, reads: list[MemoryAccess]) -> PrefetchHint | None:
         sides = contraction.left | contraction.right
         outer = _serial(r for r in reversed(nest.src[0].closed_ranges) if r in sides)
         for access in reads:
-            if loops[-1] in access.ranges and not _has_lanes(access) and not _is_in_order(access, loops[-1]):
-                along = next((r for r in outer if not _stays_in_line(access, r)), None)
+            if loops[-1] in access.ranges and not _has_lanes(access) and \
+                    not _is_in_order(access, loops[-1], line_bytes):
+                along = next((r for r in outer if not _stays_in_line(access, r, line_bytes)), None)
                 if along is not None and _share_of_new_lines(access, along, loops) >= NEW_SHARE:
                     return PrefetchHint(loops[-1], along)
     return None
@@ -156,19 +157,19 @@ def _share_of_new_lines(access: MemoryAccess, along: UOp, loops: list[UOp]) -> f
     return share if step > 0 else 0.0
 
 
-def _is_in_order(access: MemoryAccess, loop: UOp) -> bool:
+def _is_in_order(access: MemoryAccess, loop: UOp, line_bytes: int) -> bool:
     """True if the loop reads many lines in order, which the processor fetches by itself: of one row, or of
     rows of its tile that lie one behind the other."""
     run = (access.step(loop) or 0) * loop.extent
     rows = [r for r in access.ranges if r.kind not in LOOPS]
     run *= iterations(r for r in rows if access.step(r) == run)
-    return _stays_in_line(access, loop) and run >= ITEMS_IN_ORDER
+    return _stays_in_line(access, loop, line_bytes) and run >= ITEMS_IN_ORDER
 
 
-def _stays_in_line(access: MemoryAccess, r: UOp) -> bool:
+def _stays_in_line(access: MemoryAccess, r: UOp, line_bytes: int) -> bool:
     """True if neighbouring iterations of `r` read the same cache line, or next to it."""
     step = access.step(r)
-    return step is not None and abs(step) * access.node.dtype.itemsize < LINE_BYTES
+    return step is not None and abs(step) * access.node.dtype.itemsize < line_bytes
 
 
 # --- the next row -------------------------------------------------------------------------------------------
@@ -186,13 +187,14 @@ def _rows_read_again(nest: UOp, reads: list[MemoryAccess], most_bytes: int) -> l
     return [a for a in walks if any(_is_read_again(a, r, walks) for r in _inner_loops(a, row))]
 
 
-def _for_next_row(nest: UOp, rows: list[MemoryAccess], expensive: list[UOp]) -> PrefetchHint | None:
+def _for_next_row(nest: UOp, rows: list[MemoryAccess], expensive: list[UOp], page_bytes: int
+                  ) -> PrefetchHint | None:
     """For the loop that has most of the elementary functions, `expensive` ones, or else the last that sums
     up, over rows of a page or more. (The processor itself goes on from a shorter row to the next.)"""
     if not rows:
         return None
     row = nest.src[0].closed_ranges[0]
-    long = [a for a in rows if a.steps[row] * a.node.dtype.itemsize >= PAGE_BYTES]
+    long = [a for a in rows if a.steps[row] * a.node.dtype.itemsize >= page_bytes]
     loops = {r: sum(r in n.ranges for n in expensive) for a in long for r in _inner_loops(a, row)
              if _is_read_again(a, r, rows)}
     best = max(loops, key=lambda r: (loops[r], r.identity), default=None)

@@ -7,21 +7,22 @@ side through all stages of the kernel.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
-from tinygrad.codegen.opt.chooser import Alternative, tile_size
-from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
+from tinygrad.codegen.opt.chooser import Alternative, tile_size, waste
+from tinygrad.codegen.opt.lanes import JUMP_COST, MOST_VECTORS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import loop_around, operands
 from tinygrad.codegen.opt.opts import Merge, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.opt.panels import MOST_VECTORS, STAGING_REUSE, PanelChooser, panel_order
-from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges, reduces_in
+from tinygrad.codegen.opt.panels import STAGING_REUSE, PanelChooser, panel_order
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv, round_up
+from tinygrad.helpers import ceildiv
 from tinygrad.renderer.machine import Machine
 
 SCATTER_COST = 64.0
@@ -36,13 +37,6 @@ GFLOP/s in tiles of four vectors of 64 bytes and 144 of two, where no panel is f
 bytes at 109 and 98)."""
 TURNED_FILL = 20.0
 """The same where whole rows are loaded and transposed."""
-PANEL_SHARE = 1 / 2
-"""Of the L2 cache, that a panel may fill. Rows pass through the rest, and a panel that they push out comes
-from the cache behind it for each tile of rows (512 KB, 3 x 3 of 256 x 14 x 14, in tiles of 4 vectors by 3
-rows: 70 GFLOP/s on a core; of 2 by 6: 86)."""
-L3_BYTES = 20
-"""What one core reads of that cache in a cycle, in which it multiplies two vectors (Zen 3: a sum over 3 MB at
-64 GB/s)."""
 PANEL_ROWS = 6
 """Rows in whose products every vector of a panel is used, so that two multiply-adds a cycle take a vector in
 three cycles from the L2 cache (49 x 768 x 192 with AVX2: panels of two vectors 0.8 of the time of four)."""
@@ -96,32 +90,20 @@ class TileChoice:
         last tile, by the last of the `rows` and by threads. They share out the tiles, or the rows, for which
         each of them fills all panels."""
         tiles, fill = ceildiv(self.count, size), self.filling[size - 1]
-        height = tile_size(rows, most_rows(self.machine, size))
+        height = tile_size(rows, self.machine.tile_rows(size))
         busy = self.machine.busy_share(tiles) / (1 + fill), 1 / (1 + self.machine.threads * fill)
-        used = self.count / (tiles * size) * rows / round_up(rows, height)
+        used = 1 / (waste(self.count, size) * waste(rows, height))
         hidden = min(1.0, size * height / LATENCY)
-        near = self.panel * size <= PANEL_SHARE * self.machine.l2_bytes
-        fed = 1.0 if near else min(1.0, L3_BYTES * height / (2 * self.machine.vector_bytes))
+        near = self.panel * size <= self.machine.near_bytes
+        fed = 1.0 if near else min(1.0, self.machine.l3_rate * height / (2 * self.machine.vector_bytes))
         return WORTH_OF_VECTORS.get(size, 1.0) * used * max(busy) * hidden * fed
-
-
-def most_accumulators(machine: Machine) -> int:
-    """Three quarters of the registers. The others hold the operands of a tile's short side, and some of its
-    long side, which is walked: LLVM loads a few of them ahead (of 32 registers 12 x 2 fit, 13 x 2 spill;
-    4 x 3 fit 16)."""
-    return machine.registers * 3 // 4
-
-
-def most_rows(machine: Machine, vectors: int) -> int:
-    """Rows of a tile so many vectors wide whose accumulators and operands fit the registers."""
-    return max(1, most_accumulators(machine) // vectors)
 
 
 def panel_items(machine: Machine, dtype: DType, columns: int) -> int:
     """How wide panels are best for a matrix of so many columns that is packed before anyone knows how many
     rows will be multiplied with it; 0 where no whole vectors divide it."""
     lanes = machine.lanes(dtype)
-    widths = range(most_accumulators(machine) // PANEL_ROWS, 0, -1)
+    widths = range(machine.accumulators // PANEL_ROWS, 0, -1)
     return next((n * lanes for n in widths if lanes > 1 and columns % (n * lanes) == 0), 0)
 
 
@@ -177,15 +159,23 @@ class TileChooser(PanelChooser):
     def tile(self, contraction: Contraction) -> None:
         """The cheapest way to run a contraction: which range takes the lanes, and a tile of accumulators
         around it."""
-        products = [along(contraction, r) for r in (*contraction.left, *contraction.right) if r.extent >= 4]
-        found = [(p.lane, self.outer_cost(p), partial(self.tile_outer, p)) for p in products]
-        found += [(r, self.dot_cost(contraction, r), partial(self.tile_dot, contraction, r))
-                  for r in contraction.reduce.closed_ranges if r.extent >= 4]
-        if not self.take_cheapest("a multiply-add, against 1 without lanes", [
-                Alternative(cost, (r.identity,), f"r{r.identity}_as_lanes", take)
-                for r, cost, take in found]):
-            self.cost = 1.0
+        self.cost = self.take_cheapest("a multiply-add, against 1 without lanes", self.ways(contraction),
+                                       self.rank)
+        if self.cost == 1.0:
             self.vectorise_groups()
+
+    def ways(self, contraction: Contraction) -> Iterator[Alternative]:
+        """The ways to run a contraction: lanes along a range of either operand, or along the reduce."""
+        summed = contraction.reduce.closed_ranges
+        for r in (*contraction.left, *contraction.right, *summed):
+            if r.extent < 4:
+                continue
+            if r in summed:
+                cost, take = self.dot_cost(contraction, r), partial(self.tile_dot, contraction, r)
+            else:
+                product = along(contraction, r)
+                cost, take = self.outer_cost(product), partial(self.tile_outer, product)
+            yield Alternative(cost, (r.identity,), f"r{r.identity}_as_lanes", take)
 
     def items_read(self, product: VectorProduct, operand: UOp) -> int:
         """Items of memory that an operand of one product of a batch is made from."""
@@ -210,15 +200,15 @@ class TileChooser(PanelChooser):
             reading += PIXEL_COST
         stores = self.accesses(product.lane, Ops.STORE)
         writing = sum(1.0 if a.step(product.lane) == 1 else SCATTER_COST for a in stores) / product.products
-        return (reading + writing) * (round_up(product.lane.extent, width) / product.lane.extent) / width
+        return (reading + writing) * waste(product.lane.extent, width) / width
 
     def lines_between_products(self, product: VectorProduct) -> float:
         """How badly the operand that is read item by item lies: 1 where its next item is in another cache
         line, whichever way the reduce walks, and the L2 cache cannot hold it, so that every tile of lanes
         fetches those lines anew; 0 where it does not matter."""
-        walked = [abs(a.step(r) or LINE_ITEMS) for a in self.loads_of(product.single)
+        walked = [abs(a.step(r) or self.line_items) for a in self.loads_of(product.single)
                   for r in product.reduce.closed_ranges if r in a.ranges]
-        if not walked or any(step < LINE_ITEMS for step in walked):
+        if not walked or any(step < self.line_items for step in walked):
             return 0.0
         size = self.items_read(product, product.single) * product.single.dtype.itemsize
         return min(1.0, size / self.machine.l2_bytes) if 2 * size > self.machine.l2_bytes else 0.0
@@ -227,10 +217,10 @@ class TileChooser(PanelChooser):
         """The same with lanes along the reduce: both operands are vectors, each accumulator is summed at the
         end."""
         width = self.width(lane)
-        waste = round_up(lane.extent, width) / lane.extent
         loads = self.accesses(lane, Ops.LOAD)
         reading = sum(1.0 if a.step(lane) in (0, 1) else JUMP_COST for a in loads) / max(1, len(loads))
-        return (1.4 * reading * waste + 24.0 * width / iterations(contraction.reduce.closed_ranges)) / width
+        reading *= 1.4 * waste(lane.extent, width)
+        return (reading + 24.0 * width / iterations(contraction.reduce.closed_ranges)) / width
 
     def tile_outer(self, product: VectorProduct) -> None:
         """Lanes along an output range: vectors of one operand times single items of the other."""
@@ -241,7 +231,7 @@ class TileChooser(PanelChooser):
         is_small = self.items_read(product, operand) <= self.machine.l2_bytes // SMALL_SHARE
         stage = not in_panels and (jumps or not is_small) and product.reuse >= STAGING_REUSE \
             and self.panel_fits(product, width)
-        order = next(n.closed_ranges for n in reduces_in(self.nest)
+        order = next(n.closed_ranges for n in self.reduces
                      if set(n.closed_ranges) == set(product.reduce.closed_ranges))
         if stage and jumps:
             # The panel lies as what fills it: then whole rows of it are loaded, and transposed.
@@ -266,7 +256,7 @@ class TileChooser(PanelChooser):
         if outer is not None and together > 1:
             panels, outer = self.split(Split, outer, together)
             read_over.insert(0, panels)
-        rows = tile_size(row.extent, most_rows(self.machine, max(1, size)))
+        rows = tile_size(row.extent, self.machine.tile_rows(max(1, size)))
         self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.machine.registers,
                   uses_of_a_staged_item=float(product.reuse), staged=stage)
         self.runs(Upcast, row, rows)
@@ -285,7 +275,7 @@ class TileChooser(PanelChooser):
             return 1
         tiles, threads = outer.extent, self.machine.threads
         panel = product.column_bytes * size * self.width(product.lane)
-        room = int(PANEL_SHARE * self.machine.l2_bytes) // panel
+        room = self.machine.near_bytes // panel
         others = iterations((product.reduce.ranges & product.vectors.ranges) - {product.lane})
 
         def worth(count: int) -> tuple[float, int]:
@@ -312,12 +302,12 @@ class TileChooser(PanelChooser):
         """The loops over panels that lie in memory, of `size` bytes each, inside those over rows where the L2
         cache holds all of them, so that results are written in long runs; else around them. Loops that both
         operands change with stay outside."""
-        loops = loops_of(self.store)
+        loops = self.loops
         panels, rows = ([r for r in loops if r in side] for side in (product.columns, product.rows))
         if not panels:
             return
         both = [r for r in loops if r not in panels and r not in rows]
-        are_near = size * iterations(panels) <= PANEL_SHARE * self.machine.l2_bytes
+        are_near = size * iterations(panels) <= self.machine.near_bytes
         inside = (*rows, *panels) if are_near else (*panels, *rows)
         self.enclose_with([*both, *inside])
 
@@ -391,22 +381,22 @@ class TileChooser(PanelChooser):
     def tile_rows(self, contraction: Contraction) -> None:
         """Several rows side by side in registers through every stage: what a row is multiplied with is read
         once for all of them."""
-        statistics = [n for n in reduces_in(self.nest) if n.ranges < contraction.reduce.ranges]
+        statistics = [n for n in self.reduces if n.ranges < contraction.reduce.ranges]
         rows = frozenset(contraction.reduce.ranges).intersection(*(n.ranges for n in statistics))
         products = (along(contraction, lane) for lane in (contraction.left | contraction.right) - rows
                     if lane.extent >= 4)
-        self.take_cheapest("a multiply-add of rows, against 1 without lanes", [
+        self.cost = self.take_cheapest("a multiply-add of rows, against 1 without lanes", [
             Alternative(self.outer_cost(p), (p.lane.identity, self.row_rank(row)),
                 f"r{p.lane.identity}_as_lanes_of_r{row.identity}", partial(self.tile_row, p.lane, row))
-            for p in products for row in p.rows & rows])
+            for p in products for row in p.rows & rows], self.rank)
         self.vectorise_groups()
 
     def tile_row(self, lane: UOp, row: UOp) -> None:
         """Lanes along one range, and several rows along another one."""
         size = self.lane_tile(lane, MOST_VECTORS)
-        count = tile_size(row.extent, most_rows(self.machine, size))
+        count = tile_size(row.extent, self.machine.tile_rows(size))
         self.runs(Upcast, row, count)
-        self.tile_cached_rows(max(1, min(MOST_VECTORS, most_accumulators(self.machine) // count)))
+        self.tile_cached_rows(max(1, min(MOST_VECTORS, self.machine.accumulators // count)))
 
     def tile_cached_rows(self, vectors: int) -> None:
         """Lanes along the rows of sums that are kept (the scores of attention), their other operand staged
@@ -421,7 +411,7 @@ class TileChooser(PanelChooser):
             operand = next((s for s in operands(self.nest)
                             if lane in s.ranges and self.is_walked_badly(s, lane)), None)
             if operand is not None:
-                inner = operand.ranges - output_ranges(self.nest)
+                inner = operand.ranges - self.outputs
                 self.stage(operand, sorted(inner, key=lambda r: (panel_order(r)[0], r not in new,
                                                                  r.identity)))
                 self.fill_by_vectors()
