@@ -7,10 +7,15 @@ side through all stages of the kernel.
 """
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import mul
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
+from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.chooser import Alternative, tile_size
 from tinygrad.codegen.opt.lanes import JUMP_COST, LINE_ITEMS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
@@ -305,8 +310,22 @@ class TileChooser(PanelChooser):
         choices = [n for n in PRODUCTS_TOGETHER if innermost.extent % n == 0]
         if not others:  # what is left over is added up once, not for each iteration of others
             choices.append(min(innermost.extent, PRODUCTS_TOGETHER[0]))
+        choices = [n for n in choices if self.fit_registers(contraction, innermost, n)]
         if choices and choices[0] > 1 and is_plain(innermost):
             self.take(Unroll, innermost, choices[0])
+
+    def fit_registers(self, contraction: Contraction, loop: UOp, count: int) -> bool:
+        """True if a tile's accumulators, the vectors of one product and the single items that several of
+        `count` products share fit the registers. The taps of windows side by side share all but their ends."""
+        tile = [r for r in contraction.reduce.ranges if r.kind is RangeKind.UNROLL]
+        single, vectors = sorted(contraction.factors, key=lambda f: any(
+            r.kind is RangeKind.VECTOR for r in f.ranges))
+        shared = sum(items_shared(a, [r for r in tile if r in a.ranges], loop, count)
+                     for a in self.loads_of(single))
+        beside = iterations(r for r in tile if r in vectors.ranges)
+        self.note(f"{count} products at once", accumulators=iterations(tile), vectors=beside, shared=shared,
+                  registers=self.machine.registers)
+        return not shared or iterations(tile) + beside + shared < self.machine.registers
 
     def walk_panels(self, product: VectorProduct, size: int) -> None:
         """The loops over panels that lie in memory, of `size` bytes each, inside those over rows where the L2
@@ -434,3 +453,13 @@ class TileChooser(PanelChooser):
             if loop not in done and any(loop in c.left | c.right for c in found):
                 return loop
         return None
+
+
+def items_shared(access: MemoryAccess, tile: Sequence[UOp], loop: UOp, count: int) -> int:
+    """Items that a tile loads through this access in more than one of so many iterations of a loop."""
+    steps = [step for r in (*tile, loop) if (step := access.step(r))]
+    if len(steps) <= len(tile):
+        return 0  # each product has its own, or nobody can tell
+    sizes = (*(r.extent for r in tile), count)
+    places = Counter(sum(map(mul, at, steps)) for at in itertools.product(*map(range, sizes)))
+    return sum(uses > 1 for uses in places.values())
