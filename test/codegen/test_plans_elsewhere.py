@@ -151,6 +151,21 @@ def test_tiles_for_avx512_keep_24_accumulators_in_their_registers(columns: int, 
         assert not re.match(r"vmovap\w\s+%zmm\d+, %zmm", line), "accumulators change their places"
 
 
+@pytest.mark.parametrize("machine, cpu, registers", [("AVX2", "haswell", "ymm"),
+                                                     ("AVX-512", "skylake-avx512", "zmm")])
+@pytest.mark.parametrize("size, channels, stride", [(30, 64, 2), (42, 52, 1), (56, 64, 1), (40, 32, 1)])
+def test_windows_side_by_side_leave_their_accumulators_in_registers(
+        machine: str, cpu: str, registers: str, size: int, channels: int, stride: int) -> None:
+    """Of taps that are written out, those of neighbouring windows read the same pixels, which are kept."""
+    x, weight = Tensor.empty(4, 64, size, size).realize(), Tensor.empty(channels, 64, 3, 3).realize()
+    text = assembly_for("x86_64-unknown-linux-gnu", cpu, x.conv2d(weight, stride=stride, padding=1),
+                        MACHINES[machine])
+    loops = [loop for loop in innermost_loops(text, "j") if any(x.startswith("vfmadd") for x in loop)]
+    for line in (line for loop in loops for line in loop):
+        assert "rsp" not in line, "an accumulator was spilled to the stack"
+        assert not re.match(rf"vmovap\w\s+%{registers}\d+, %{registers}", line), "accumulators change places"
+
+
 @pytest.mark.parametrize("rows, inner, columns, panels", [
     (512, 256, 1024, 8), (777, 777, 777, 7), (512, 1024, 1024, 4), (32, 1024, 1024, 0), (512, 8, 1024, 0)])
 def test_rows_are_multiplied_with_several_panels(rows: int, inner: int, columns: int, panels: int) -> None:
