@@ -31,8 +31,14 @@ from tinygrad.renderer.machine import Machine
 
 SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
-WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97}
-"""The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997)."""
+WIDEST = 7
+"""Vectors of a tile, of which more than four leave fewer lanes empty in a row of 5, 7, 10 or 13 (on two cores of
+Zen 4 with AVX-512, 86 products and convolutions of random sizes: 0.92 of the time)."""
+LEAST_ROWS = 3
+"""Of a tile wider than four vectors. (With AVX2, two: 1.06 of the time of 3 x 4, though none are empty.)"""
+WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97, 5: 0.97, 6: 0.95, 7: 0.95}
+"""The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997; of five to seven, to
+choose them for fewer lanes that are empty alone)."""
 FILL = 12.0
 """Products in whose time an item of a panel is copied."""
 RUN_FILL = 2400.0
@@ -91,6 +97,8 @@ class TileChoice:
     """what filling the panels of tiles of one, two and more vectors takes, against 1 for the products"""
     panel: int = 0
     """the bytes of a panel that is a vector wide, 0 where there are none"""
+    batch: int = 1
+    """products whose tiles threads share out too"""
 
     def vectors(self, rows: int) -> int:
         """How many vectors wide the best tile of a range of so many rows is."""
@@ -102,7 +110,7 @@ class TileChoice:
         each of them fills all panels."""
         tiles, fill = ceildiv(self.count, size), self.filling[size - 1]
         height = tile_size(rows, most_rows(self.machine, size))
-        busy = self.machine.busy_share(tiles) / (1 + fill), 1 / (1 + self.machine.threads * fill)
+        busy = self.machine.busy_share(tiles * self.batch) / (1 + fill), 1 / (1 + self.machine.threads * fill)
         used = self.count / (tiles * size) * rows / round_up(rows, height)
         hidden = min(1.0, size * height / LATENCY)
         near = self.panel * size <= PANEL_SHARE * self.machine.l2_bytes
@@ -316,7 +324,9 @@ class TileChooser(PanelChooser):
 
     def fit_registers(self, contraction: Contraction, loop: UOp, count: int) -> bool:
         """True if a tile's accumulators, the vectors of one product and the single items that several of
-        `count` products share fit the registers. The taps of windows side by side share all but their ends."""
+        `count` products share fit the registers: what the taps of windows side by side share is loaded once.
+        (46 x 26 x 42 convolved by 3 x 3 to 52 channels, a tile of 6 x 4: 0.85 of the time with AVX-512, 0.82
+        with AVX2, where spilled ones took up to 2.3 times as long.)"""
         tile = [r for r in contraction.reduce.ranges if r.kind is RangeKind.UNROLL]
         single, vectors = sorted(contraction.factors, key=lambda f: any(
             r.kind is RangeKind.VECTOR for r in f.ranges))
@@ -360,13 +370,14 @@ class TileChooser(PanelChooser):
         Those are filled for them, from rows or, where the lanes of these jump, by turning them."""
         width = self.width(product.lane)
         count, run = ceildiv(product.lane.extent, width), width * product.reduce.dtype.itemsize
-        widths = range(1, min(MOST_VECTORS, count) + 1)
+        widest = max(MOST_VECTORS, min(WIDEST, most_accumulators(self.machine) // LEAST_ROWS))
+        widths = range(1, min(widest, count) + 1)
         if not stage:
-            return TileChoice(self.machine, count, (0.0,) * len(widths))
+            return TileChoice(self.machine, count, (0.0,) * len(widths), batch=iterations(product.batch))
         fills = (TURNED_FILL if jumps else FILL + RUN_FILL / (n * run) for n in widths
                  if self.panel_fits(product, n * width))
         return TileChoice(self.machine, count, tuple(fill / product.reuse for fill in fills),
-                          product.column_bytes * width)
+                          product.column_bytes * width, iterations(product.batch))
 
     def row_of_tiles(self, product: VectorProduct, tiles: TileChoice) -> UOp:
         """The range of the other operand that goes into tiles: with the one around it as a single range where
