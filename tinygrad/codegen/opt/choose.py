@@ -238,7 +238,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         self.take(Thread, self.one_share_a_thread(outermost))
 
     def one_share_a_thread(self, loop: UOp) -> UOp:
-        """`loop`, or the loop over one part of it for each thread, where memory is filled outside of it: whoever
+        """`loop`, or the loop over one part of it for each thread, where memory is filled outside of it: who
         takes a part fills all of that anew."""
         filled = sum(iterations(n.ranges.union(n.closed_ranges)) for n in self.nest.nodes_of(Ops.STAGE)
                      if loop not in n.ranges)

@@ -32,8 +32,8 @@ from tinygrad.renderer.machine import Machine
 SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
 WIDEST = 7
-"""Vectors of a tile, of which more than four leave fewer lanes empty in a row of 5, 7, 10 or 13 (on two cores of
-Zen 4 with AVX-512, 86 products and convolutions of random sizes: 0.92 of the time)."""
+"""Vectors of a tile, of which more than four leave fewer lanes empty in a row of 5, 7, 10 or 13 (on two cores
+of Zen 4 with AVX-512, 56 products and convolutions of random sizes: 0.91 of the time)."""
 LEAST_ROWS = 3
 """Of a tile wider than four vectors. (With AVX2, two: 1.06 of the time of 3 x 4, though none are empty.)"""
 WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97, 5: 0.97, 6: 0.95, 7: 0.95}
