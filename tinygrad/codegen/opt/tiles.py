@@ -354,8 +354,10 @@ class TileChooser(PanelChooser):
         """True where the operand lies in memory as panels would: the vectors of a tile side by side, and one
         product behind the other. (What is computed of memory is staged: no tile computes it again.)"""
         operand, lane = product.vectors, product.lane
-        if operand.op is not Ops.LOAD or lane.extent > MOST_VECTORS * self.width(lane):
-            return False
+        count = ceildiv(lane.extent, self.width(lane))
+        if operand.op is not Ops.LOAD or count > self.widest or \
+                (count > MOST_VECTORS and any(count % n == 0 for n in range(2, count))):
+            return False  # not of one tile
         load = next(a for a in self.loads_of(operand) if a.node is operand)
         step = 1
         over = [r for r in product.reduce.closed_ranges if r in operand.ranges]
@@ -365,13 +367,17 @@ class TileChooser(PanelChooser):
             step *= r.extent
         return True
 
+    @property
+    def widest(self) -> int:
+        """Vectors of the widest tiles."""
+        return max(MOST_VECTORS, min(WIDEST, most_accumulators(self.machine) // LEAST_ROWS))
+
     def tiles_of(self, product: VectorProduct, stage: bool, jumps: bool) -> TileChoice:
         """Tiles as wide as there are vectors, and as their panels fit where they have some: with `stage`.
         Those are filled for them, from rows or, where the lanes of these jump, by turning them."""
         width = self.width(product.lane)
         count, run = ceildiv(product.lane.extent, width), width * product.reduce.dtype.itemsize
-        widest = max(MOST_VECTORS, min(WIDEST, most_accumulators(self.machine) // LEAST_ROWS))
-        widths = range(1, min(widest, count) + 1)
+        widths = range(1, min(self.widest, count) + 1)
         if not stage:
             return TileChoice(self.machine, count, (0.0,) * len(widths), batch=iterations(product.batch))
         fills = (TURNED_FILL if jumps else FILL + RUN_FILL / (n * run) for n in widths
