@@ -33,12 +33,12 @@ SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
 WIDEST = 7
 """Vectors of a tile, of which more than four leave fewer lanes empty in a row of 5, 7, 10 or 13 (on two cores
-of Zen 4 with AVX-512, 56 products and convolutions of random sizes: 0.91 of the time)."""
+of Zen 4 with AVX-512, 49 products and convolutions of random sizes: 0.88 of the time)."""
 LEAST_ROWS = 3
 """Of a tile wider than four vectors. (With AVX2, two: 1.06 of the time of 3 x 4, though none are empty.)"""
-WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97, 5: 0.97, 6: 0.95, 7: 0.95}
-"""The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997; of five to seven, to
-choose them for fewer lanes that are empty alone)."""
+WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97, 5: 0.95, 6: 0.93, 7: 0.93}
+"""The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997). More than four are
+as fast, and chosen where that pays for sure."""
 FILL = 12.0
 """Products in whose time an item of a panel is copied."""
 RUN_FILL = 2400.0
