@@ -36,7 +36,7 @@ WIDEST = 7
 of Zen 4 with AVX-512, 49 products and convolutions of random sizes: 0.88 of the time)."""
 LEAST_ROWS = 3
 """Of a tile wider than four vectors. (With AVX2, two: 1.06 of the time of 3 x 4, though none are empty.)"""
-WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97, 5: 0.95, 6: 0.93, 7: 0.93}
+WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97, 5: 0.93, 6: 0.93, 7: 0.93}
 """The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997). More than four are
 as fast, and chosen where that pays for sure."""
 FILL = 12.0
@@ -332,10 +332,10 @@ class TileChooser(PanelChooser):
             r.kind is RangeKind.VECTOR for r in f.ranges))
         shared = sum(items_shared(a, [r for r in tile if r in a.ranges], loop, count)
                      for a in self.loads_of(single))
-        beside = iterations(r for r in tile if r in vectors.ranges)
-        self.note(f"{count} products at once", accumulators=iterations(tile), vectors=beside, shared=shared,
+        side_by_side = iterations(r for r in tile if r in vectors.ranges)
+        self.note(f"{count} products at once", accumulators=iterations(tile), vectors=side_by_side, shared=shared,
                   registers=self.machine.registers)
-        return not shared or iterations(tile) + beside + shared < self.machine.registers
+        return not shared or iterations(tile) + side_by_side + shared < self.machine.registers
 
     def walk_panels(self, product: VectorProduct, size: int) -> None:
         """The loops over panels that lie in memory, of `size` bytes each, inside those over rows where the L2
