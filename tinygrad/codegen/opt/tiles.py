@@ -33,7 +33,7 @@ SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
 WIDEST = 7
 """Vectors of a tile, of which more than four leave fewer lanes empty in a row of 5, 7, 10 or 13 (on two cores
-of Zen 4 with AVX-512, 49 products and convolutions of random sizes: 0.88 of the time)."""
+of Zen 4 with AVX-512, 53 products and convolutions of random sizes: 0.88 of the time)."""
 LEAST_ROWS = 3
 """Of a tile wider than four vectors. (With AVX2, two: 1.06 of the time of 3 x 4, though none are empty.)"""
 WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97, 5: 0.93, 6: 0.93, 7: 0.93}
@@ -333,8 +333,8 @@ class TileChooser(PanelChooser):
         shared = sum(items_shared(a, [r for r in tile if r in a.ranges], loop, count)
                      for a in self.loads_of(single))
         side_by_side = iterations(r for r in tile if r in vectors.ranges)
-        self.note(f"{count} products at once", accumulators=iterations(tile), vectors=side_by_side, shared=shared,
-                  registers=self.machine.registers)
+        self.note(f"{count} products at once", accumulators=iterations(tile), vectors=side_by_side,
+                  shared=shared, registers=self.machine.registers)
         return not shared or iterations(tile) + side_by_side + shared < self.machine.registers
 
     def walk_panels(self, product: VectorProduct, size: int) -> None:
