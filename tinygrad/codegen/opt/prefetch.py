@@ -242,8 +242,8 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], machine: Machine, expensi
             continue
         jumps = [a for a in walks if a in large
                  and a.steps[loop] * a.node.dtype.itemsize >= 2 * _read_at_once(a)]
-        if is_near and not jumps and not weights:
-            continue
+        if is_near and not jumps and not weights and all(node.ranges <= a.ranges for a in walks):
+            continue  # what is read once, in order
         in_order = WEIGHTS_AHEAD if weights else STREAM_AHEAD
         bytes_ahead, read = (JUMPS_AHEAD, jumps) if jumps else (in_order, walks[:1])
         ahead = min(bytes_ahead // sum(map(_read_at_once, read)), loop.extent // 2)
