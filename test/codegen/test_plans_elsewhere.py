@@ -151,6 +151,46 @@ def test_tiles_for_avx512_keep_24_accumulators_in_their_registers(columns: int, 
         assert not re.match(r"vmovap\w\s+%zmm\d+, %zmm", line), "accumulators change their places"
 
 
+@pytest.mark.parametrize("machine, cpu, registers", [("AVX2", "haswell", "ymm"),
+                                                     ("AVX-512", "skylake-avx512", "zmm")])
+@pytest.mark.parametrize("size, channels, stride", [(30, 64, 2), (42, 52, 1), (56, 64, 1), (40, 32, 1)])
+def test_windows_side_by_side_leave_their_accumulators_in_registers(
+        machine: str, cpu: str, registers: str, size: int, channels: int, stride: int) -> None:
+    """Of taps that are written out, those of neighbouring windows read the same pixels, which are kept."""
+    x, weight = Tensor.empty(4, 64, size, size).realize(), Tensor.empty(channels, 64, 3, 3).realize()
+    text = assembly_for("x86_64-unknown-linux-gnu", cpu, x.conv2d(weight, stride=stride, padding=1),
+                        MACHINES[machine])
+    loops = [loop for loop in innermost_loops(text, "j") if any(x.startswith("vfmadd") for x in loop)]
+    for line in (line for loop in loops for line in loop):
+        assert "rsp" not in line, "an accumulator was spilled to the stack"
+        assert not re.match(rf"vmovap\w\s+%{registers}\d+, %{registers}", line), "accumulators change places"
+
+
+@pytest.mark.parametrize("vectors", range(1, 25))
+@pytest.mark.parametrize("machine, most", [("AVX-512", 7), ("NEON", 7), ("AVX2", 4)])
+def test_tiles_are_as_wide_as_leaves_one_vector_empty_at_most(machine: str, most: int, vectors: int) -> None:
+    """With 32 registers; with 16, tiles of five and more vectors would have two rows."""
+    columns = vectors * MACHINES[machine].machine.vector_bytes // 4
+    plan = choose_plan(nest_of(Tensor.empty(8, 96, 64).realize() @ Tensor.empty(8, 64, columns).realize()),
+                       MACHINES[machine].machine)
+    (wide,) = [o for o in plan.opts if type(o) is Vector][:1]
+    beside = [o.amount for o in plan.opts if type(o) is Upcast and o.range not in (1, wide.range)][:1]
+    size = beside[0] if vectors > 1 else 1
+    assert size <= most and -vectors % size <= (1 if most > 4 else 2)
+
+
+@pytest.mark.parametrize("machine", ["AVX-512", "AVX2", "NEON"])
+@pytest.mark.parametrize("threads", [2, 3, 16])
+def test_a_panel_that_threads_fill_anew_is_filled_once_by_each(machine: str, threads: int) -> None:
+    renderer = LLVMRenderer(dataclasses.replace(MACHINES[machine].machine, threads=threads))
+    columns = renderer.machine.vector_bytes // 4  # of one panel
+    nest = nest_of(Tensor.empty(347, 650).realize() @ Tensor.empty(columns, 650).realize().T)
+    optimised = apply_plan(nest, choose_plan(nest, renderer.machine))
+    (stage,) = optimised.nodes_of(Ops.STAGE)
+    (shares,) = (r for r in optimised.src[0].closed_ranges if r.kind is RangeKind.THREAD)
+    assert shares not in stage.ranges and threads * 0.9 < shares.extent <= threads
+
+
 @pytest.mark.parametrize("rows, inner, columns, panels", [
     (512, 256, 1024, 8), (777, 777, 777, 7), (512, 1024, 1024, 4), (32, 1024, 1024, 0), (512, 8, 1024, 0)])
 def test_rows_are_multiplied_with_several_panels(rows: int, inner: int, columns: int, panels: int) -> None:

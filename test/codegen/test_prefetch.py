@@ -1,6 +1,7 @@
 """Hints ahead of loads: for weights that a row meets once, and for rows that are put in order by shuffles."""
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tinygrad.codegen.program import linear_program
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm import LLVMRenderer
-from tinygrad.renderer.machine import cores
+from tinygrad.renderer.machine import Machine, cores
 
 MACHINE = cores(vector_bytes=64, registers=32, threads=2, l2_bytes=1 << 20)
 
@@ -27,8 +28,8 @@ def in_panels(weights: Any, tile: int = 64) -> Tensor:
     return Tensor(weights).unflatten(0, (-1, tile)).transpose(-1, -2).contiguous().realize()
 
 
-def hints_of(nest: UOp) -> list[Prefetch]:
-    return [o for o in choose_plan(nest, MACHINE).opts if isinstance(o, Prefetch)]
+def hints_of(nest: UOp, machine: Machine = MACHINE) -> list[Prefetch]:
+    return [o for o in choose_plan(nest, machine).opts if isinstance(o, Prefetch)]
 
 
 def hinted_loads(nest: UOp, plan: Plan) -> list[UOp]:
@@ -51,6 +52,31 @@ def test_a_small_matrix_and_sums_of_what_was_just_computed_are_not() -> None:
     x = Tensor(normal(160)).realize()
     assert not hints_of(nest_of((in_panels(normal(128, 160)) * x.reshape(1, -1, 1)).sum(1)))
     assert not hints_of(nest_of(in_panels(normal(768, 160)).sum(1)))
+
+
+@pytest.mark.parametrize("vector_bytes, registers", [(16, 16), (32, 16), (64, 32)])
+@pytest.mark.parametrize("columns", [699, 2023, 4096])
+def test_rows_in_order_are_asked_for_ahead_only_where_the_last_cache_cannot_have_them(
+        vector_bytes: int, registers: int, columns: int) -> None:
+    """The last cache has what the kernel before wrote, and no hint makes that come faster."""
+    machine = partial(cores, vector_bytes, registers, 2, l2_bytes=1 << 20)
+    rows = Tensor.empty(900, columns)
+    nbytes = rows.nbytes()
+    for reduced in (rows.sum(1), rows.max(1), rows.square().mean(1)):
+        nest = nest_of(reduced)
+        assert not hints_of(nest, machine(l3_bytes=2 * nbytes))
+        assert hints_of(nest, machine(l3_bytes=nbytes))
+        assert hints_of(nest, machine()), "of a cache that nobody knows"
+    items = Tensor.empty(1 << 20)
+    nest, nbytes = nest_of(items + 1), items.nbytes()
+    assert not hints_of(nest, machine(l3_bytes=4 * nbytes)), "what is written is there too"
+    assert hints_of(nest, machine(l3_bytes=2 * nbytes))
+
+
+def test_weights_that_a_row_meets_are_asked_for_ahead_whatever_the_last_cache_holds() -> None:
+    x, panels = Tensor(normal(160)).realize(), in_panels(normal(4096, 160))
+    machine = cores(vector_bytes=64, registers=32, threads=2, l2_bytes=1 << 20, l3_bytes=64 << 20)
+    assert hints_of(nest_of((panels * x.reshape(1, -1, 1)).sum(1)), machine)
 
 
 def test_weights_that_many_rows_meet_are_not() -> None:

@@ -7,11 +7,15 @@ side through all stages of the kernel.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import mul
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
+from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.chooser import Alternative, tile_size, waste
 from tinygrad.codegen.opt.lanes import JUMP_COST, MOST_VECTORS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
@@ -27,8 +31,14 @@ from tinygrad.renderer.machine import Machine
 
 SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
-WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97}
-"""The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997)."""
+WIDEST = 7
+"""Vectors of a tile, of which more than four leave fewer lanes empty in a row of 5, 7, 10 or 13 (on two cores
+of Zen 4 with AVX-512, 53 products and convolutions of random sizes: 0.88 of the time)."""
+LEAST_ROWS = 3
+"""Of a tile wider than four vectors. (With AVX2, two: 1.06 of the time of 3 x 4, though none are empty.)"""
+WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97, 5: 0.93, 6: 0.93, 7: 0.93}
+"""The speed of a tile so many vectors wide, against one of four (matmuls of 777 and 997). More than four are
+as fast, and chosen where that pays for sure."""
 FILL = 12.0
 """Products in whose time an item of a panel is copied."""
 RUN_FILL = 2400.0
@@ -80,6 +90,8 @@ class TileChoice:
     """what filling the panels of tiles of one, two and more vectors takes, against 1 for the products"""
     panel: int = 0
     """the bytes of a panel that is a vector wide, 0 where there are none"""
+    batch: int = 1
+    """products whose tiles threads share out too"""
 
     def vectors(self, rows: int) -> int:
         """How many vectors wide the best tile of a range of so many rows is."""
@@ -91,7 +103,7 @@ class TileChoice:
         each of them fills all panels."""
         tiles, fill = ceildiv(self.count, size), self.filling[size - 1]
         height = tile_size(rows, self.machine.tile_rows(size))
-        busy = self.machine.busy_share(tiles) / (1 + fill), 1 / (1 + self.machine.threads * fill)
+        busy = self.machine.busy_share(tiles * self.batch) / (1 + fill), 1 / (1 + self.machine.threads * fill)
         used = 1 / (waste(self.count, size) * waste(rows, height))
         hidden = min(1.0, size * height / LATENCY)
         near = self.panel * size <= self.machine.near_bytes
@@ -295,8 +307,24 @@ class TileChooser(PanelChooser):
         choices = [n for n in PRODUCTS_TOGETHER if innermost.extent % n == 0]
         if not others:  # what is left over is added up once, not for each iteration of others
             choices.append(min(innermost.extent, PRODUCTS_TOGETHER[0]))
+        choices = [n for n in choices if self.fit_registers(contraction, innermost, n)]
         if choices and choices[0] > 1 and is_plain(innermost):
             self.take(Unroll, innermost, choices[0])
+
+    def fit_registers(self, contraction: Contraction, loop: UOp, count: int) -> bool:
+        """True if a tile's accumulators, the vectors of one product and the single items that several of
+        `count` products share fit the registers: what the taps of windows side by side share is loaded once.
+        (46 x 26 x 42 convolved by 3 x 3 to 52 channels, a tile of 6 x 4: 0.85 of the time with AVX-512, 0.82
+        with AVX2, where spilled ones took up to 2.3 times as long.)"""
+        tile = [r for r in contraction.reduce.ranges if r.kind is RangeKind.UNROLL]
+        single, vectors = sorted(contraction.factors, key=lambda f: any(
+            r.kind is RangeKind.VECTOR for r in f.ranges))
+        shared = sum(items_shared(a, [r for r in tile if r in a.ranges], loop, count)
+                     for a in self.loads_of(single))
+        side_by_side = iterations(r for r in tile if r in vectors.ranges)
+        self.note(f"{count} products at once", accumulators=iterations(tile), vectors=side_by_side,
+                  shared=shared, registers=self.machine.registers)
+        return not shared or iterations(tile) + side_by_side + shared < self.machine.registers
 
     def walk_panels(self, product: VectorProduct, size: int) -> None:
         """The loops over panels that lie in memory, of `size` bytes each, inside those over rows where the L2
@@ -315,8 +343,10 @@ class TileChooser(PanelChooser):
         """True where the operand lies in memory as panels would: the vectors of a tile side by side, and one
         product behind the other. (What is computed of memory is staged: no tile computes it again.)"""
         operand, lane = product.vectors, product.lane
-        if operand.op is not Ops.LOAD or lane.extent > MOST_VECTORS * self.width(lane):
-            return False
+        count = ceildiv(lane.extent, self.width(lane))
+        if operand.op is not Ops.LOAD or count > self.widest or \
+                (count > MOST_VECTORS and any(count % n == 0 for n in range(2, count))):
+            return False  # not of one tile
         load = next(a for a in self.loads_of(operand) if a.node is operand)
         step = 1
         over = [r for r in product.reduce.closed_ranges if r in operand.ranges]
@@ -326,18 +356,23 @@ class TileChooser(PanelChooser):
             step *= r.extent
         return True
 
+    @property
+    def widest(self) -> int:
+        """Vectors of the widest tiles."""
+        return max(MOST_VECTORS, min(WIDEST, self.machine.accumulators // LEAST_ROWS))
+
     def tiles_of(self, product: VectorProduct, stage: bool, jumps: bool) -> TileChoice:
         """Tiles as wide as there are vectors, and as their panels fit where they have some: with `stage`.
         Those are filled for them, from rows or, where the lanes of these jump, by turning them."""
         width = self.width(product.lane)
         count, run = ceildiv(product.lane.extent, width), width * product.reduce.dtype.itemsize
-        widths = range(1, min(MOST_VECTORS, count) + 1)
+        widths = range(1, min(self.widest, count) + 1)
         if not stage:
-            return TileChoice(self.machine, count, (0.0,) * len(widths))
+            return TileChoice(self.machine, count, (0.0,) * len(widths), batch=iterations(product.batch))
         fills = (TURNED_FILL if jumps else FILL + RUN_FILL / (n * run) for n in widths
                  if self.panel_fits(product, n * width))
         return TileChoice(self.machine, count, tuple(fill / product.reuse for fill in fills),
-                          product.column_bytes * width)
+                          product.column_bytes * width, iterations(product.batch))
 
     def row_of_tiles(self, product: VectorProduct, tiles: TileChoice) -> UOp:
         """The range of the other operand that goes into tiles: with the one around it as a single range where
@@ -424,3 +459,13 @@ class TileChooser(PanelChooser):
             if loop not in done and any(loop in c.left | c.right for c in found):
                 return loop
         return None
+
+
+def items_shared(access: MemoryAccess, tile: Sequence[UOp], loop: UOp, count: int) -> int:
+    """Items that a tile loads through this access in more than one of so many iterations of a loop."""
+    steps = [step for r in (*tile, loop) if (step := access.step(r))]
+    if len(steps) <= len(tile):
+        return 0  # each product has its own, or nobody can tell
+    sizes = (*(r.extent for r in tile), count)
+    places = Counter(sum(map(mul, at, steps)) for at in itertools.product(*map(range, sizes)))
+    return sum(uses > 1 for uses in places.values())
