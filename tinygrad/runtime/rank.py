@@ -54,6 +54,8 @@ from tinygrad.runtime.rank_exchange import (
     JoinedCollective,
     Letter,
     RankExchange,
+    fill,
+    in_order,
     parts,
     rank_of,
 )
@@ -129,8 +131,8 @@ class World:
         """Make the copies between ranks, all at once, then those to everybody and the collectives; what each
         rank takes part in reads and fills these."""
         self.computing = "; ".join(exchange.computing)
-        if exchange.between:
-            self.exchange(exchange.between, sent, received)
+        if exchange.between or exchange.local:
+            self.exchange(exchange, sent, received)
         for number, giver, is_giver, said in exchange.to_everybody:
             if is_giver:
                 received[number][:] = sent[number]
@@ -143,21 +145,33 @@ class World:
 
     # --- messages -------------------------------------------------------------------------------------------
 
-    def exchange(self, between: Sequence[Between], sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
-        """Send and receive all of these at once. Begins when all partners do, which have to agree about
-        number, sizes and digest."""
+    def exchange(self, exchange: RankExchange, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
+        """Send and receive all messages at once, and copy inside this rank while they are on their way.
+        Begins when all partners do, which have to agree about number, sizes and digest."""
+        between = exchange.between
         with OpenExchange(self, [b.rank for b in between], "copies"):
-            waiting = []
+            waiting, packed = [], []
             for letter in self.answered([self.letter(b, sent, received) for b in between]):
                 if letter.is_packed:
                     letter.unpack()
                     continue
-                waiting += [self.data.Irecv(part, letter.rank, DATA_TAG) for memory in letter.received
-                            for part in parts(memory)]
-                waiting += [self.data.Isend(part, letter.rank, DATA_TAG) for memory in letter.sent
-                            for part in parts(memory)]
+                for memory in letter.received:
+                    flat = in_order(memory)
+                    if flat is not memory:
+                        packed.append((memory, flat))
+                    waiting += [self.data.Irecv(part, letter.rank, DATA_TAG) for part in parts(flat)]
+                for memory in letter.sent:
+                    flat = in_order(memory)
+                    if flat is not memory:
+                        fill(flat, memory)
+                    waiting += [self.data.Isend(part, letter.rank, DATA_TAG) for part in parts(flat)]
+            for source, target in exchange.local:
+                for given, taken in zip(source.of(sent), target.of(received), strict=True):
+                    fill(taken, given)
             while waiting and not self.mpi.Request.Testall(waiting):
                 pass  # MPI moves long messages while it is asked; between two looks Ctrl-C gets through
+            for memory, flat in packed:
+                fill(memory, flat)
         self.sent += sum(b.sizes[0] for b in between)
 
     def agree(self, between: Sequence[Between]) -> None:
@@ -180,8 +194,8 @@ class World:
         rank = between.rank
         number, digest = self.seen.get(rank, (0, 0))
         self.seen[rank] = number, digest = number + 1, zlib.crc32(between.text, digest)
-        outgoing = [sent[i] for i in between.sent] if sent else []
-        incoming = [received[i] for i in between.received] if received else []
+        outgoing = [memory for part in between.sent for memory in part.of(sent)] if sent else []
+        incoming = [memory for part in between.received for memory in part.of(received)] if received else []
         letter = Letter(rank, outgoing, incoming, self.scratch)
         letter.header[:] = number, sum(between.sizes), digest
         return letter
@@ -379,7 +393,7 @@ class ExchangeQueue(HostQueue):
              ) -> TimelinePoint | None:
         own, giver, taker = self.world.rank, rank_of(source.device), rank_of(target.device)
         with self.lock:
-            if giver is None or giver == taker or not target.nbytes:
+            if giver is None or not target.nbytes:
                 self.submit()
                 awaited, self.awaited_by_next = self.awaited_by_next, []
                 for point in awaited:
@@ -479,8 +493,8 @@ class ExchangeQueue(HostQueue):
             for point in sources:
                 point.wait()
             own = self.world.rank
-            sent = [bytes_of(s, offset, t.nbytes) if rank_of(s.device) == own else NOTHING
-                    for t, s, offset in memory]
+            sent = [bytes_of(s, offset, s.nbytes if i in exchange.in_blocks else t.nbytes)
+                    if rank_of(s.device) == own else NOTHING for i, (t, s, offset) in enumerate(memory)]
             received = [bytes_of(t, 0, t.nbytes) if rank_of(t.device) in (own, None) else NOTHING
                         for t, s, offset in memory]
             self.world.make(exchange, sent, received)

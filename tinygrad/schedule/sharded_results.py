@@ -67,6 +67,10 @@ class ShardedResults:
         if isinstance(value, Shards):
             nodes = tuple(_in_memory(n, home) for n, home in
                           zip(value.nodes, map(Device.home, value.devices), strict=True))
+            copied = {n.src[0] for n in nodes if n.op is Ops.COPY}
+            # what one sends others whole it copies itself while that is on its way
+            nodes = tuple(UOp.new(Ops.COPY, n.dtype, n.src, n.device) if n.op is Ops.CONTIGUOUS
+                          and n.src[0] in copied and Device[n.device].has_collectives else n for n in nodes)
         else:
             nodes = (value if value.op in _STORED else _copied(value),)
         written = node.op is not Ops.ASSIGN and any(n.op is Ops.ASSIGN for n in nodes)
