@@ -22,7 +22,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from math import prod
+from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -211,6 +213,11 @@ class Region(NamedTuple):
     @property
     def nbytes(self) -> int:
         return prod(self.counts) * self.run
+
+    def rows(self) -> tuple[int, ...]:
+        """Where its runs begin, in order."""
+        return tuple(self.start + sum(map(mul, place, self.strides))
+                     for place in product(*map(range, self.counts)))
 
     @property
     def is_contiguous(self) -> bool:

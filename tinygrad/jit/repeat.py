@@ -143,10 +143,11 @@ class RepeatedCall:
             shape, dtype, device, requires_grad, layout = kind
             if type(tensor) is not Tensor:
                 return None
-            node = memory = tensor._uop
+            node = tensor._uop
+            memory = node if node.flags & MEMORY else node.computed_into
             if node.has_sizes:
                 return None
-            if node.flags & (MEMORY | WRITES) != MEMORY or node.dtype is not dtype or node.shape != shape \
+            if memory is None or node.flags & WRITES or node.dtype is not dtype or node.shape != shape \
                     or tensor._requires_grad is not requires_grad:
                 return None
             while memory.op is RESHAPE:

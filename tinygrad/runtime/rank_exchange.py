@@ -51,8 +51,8 @@ class Part(NamedTuple):
     """the copy's, among those in which this rank takes part"""
     region: Region | None = None
     """None: all of it"""
-    by_rows: bool = False
-    """whether its rows are messages of their own"""
+    rows: tuple[int, ...] = ()
+    """where its rows begin, if they are messages of their own"""
 
     def of(self, memories: Sequence[Bytes]) -> list[Bytes]:
         """These bytes of the memory of each copy: flat where they are contiguous, else an array whose items
@@ -60,10 +60,8 @@ class Part(NamedTuple):
         memory, region = memories[self.number], self.region
         if region is None:
             return [memory]
-        if self.by_rows:
-            rows = np.ndarray((*region.counts, region.run), np.uint8, memory, region.start,
-                              (*region.strides, 1))
-            return [rows[place] for place in np.ndindex(region.counts)]
+        if self.rows:
+            return [memory[start:start + region.run] for start in self.rows]
         if region.is_contiguous:
             return [memory[region.start:region.start + region.nbytes]]
         items = np.dtype((np.void, region.run))
@@ -204,9 +202,10 @@ class RankExchange:
                 self.bytes += given.nbytes
             elif own in (giver, taker):
                 is_giver = own == giver
+                region = given if is_giver else taken
                 by_rows = given.run >= PIECE and not (given.is_contiguous and taken.is_contiguous)
                 self.add_part(ranks[taker if is_giver else giver],
-                              Part(here, given if is_giver else taken, by_rows), is_giver, given.nbytes,
+                              Part(here, region, region.rows() if by_rows else ()), is_giver, given.nbytes,
                               (ranks[taker], ranks[giver], given, taken, copy.dtype, copy.program))
                 self.bytes += given.nbytes
 
@@ -225,24 +224,32 @@ class RankExchange:
         return JoinedCollective(tuple(numbers), ranks, op, dtype, text)
 
 
+class Scratch(NamedTuple):
+    """The memory of the first messages between this rank and another: as long as any, so that a rank that is
+    elsewhere is told apart by what it sends."""
+
+    outgoing: Bytes
+    incoming: Bytes
+    header: np.ndarray[Any, Any]
+    """that of `outgoing`: three numbers"""
+    found: np.ndarray[Any, Any]
+    """that of `incoming`"""
+
+    @staticmethod
+    def new() -> Scratch:
+        both = [np.zeros(HEADER + PACKED, np.uint8) for _ in range(2)]
+        return Scratch(*both, *(memory[:HEADER].view(np.int64) for memory in both))
+
+
 class Letter:
     """The first message to a rank, and the one from it: a header, and the whole content where that is small
     in both directions."""
 
-    def __init__(self, rank: int, sent: list[Bytes], received: list[Bytes],
-                 scratch: dict[tuple[int, bool], Bytes]) -> None:
-        self.rank, self.sent, self.received = rank, sent, received
-        self.sizes = tuple(sum(memory.nbytes for memory in memories) for memories in (sent, received))
-        if (rank, True) not in scratch:
-            for is_sent in (True, False):
-                scratch[rank, is_sent] = np.zeros(HEADER + PACKED, np.uint8)
-        self.outgoing, self.incoming = scratch[rank, True], scratch[rank, False]
-        """as long as any, so that a rank that is elsewhere is told apart by what it sends"""
-        self.header, self.found = (m[:HEADER].view(np.int64) for m in (self.outgoing, self.incoming))
-
-    @property
-    def is_packed(self) -> bool:
-        return max(self.sizes) <= PACKED
+    def __init__(self, rank: int, sent: list[Bytes], received: list[Bytes], sizes: tuple[int, int],
+                 scratch: Scratch) -> None:
+        self.rank, self.sent, self.received, self.sizes = rank, sent, received, sizes
+        self.outgoing, self.incoming, self.header, self.found = scratch
+        self.is_packed = max(sizes) <= PACKED
 
     @property
     def message(self) -> Bytes:
