@@ -202,7 +202,7 @@ class Uses:
         self.repeated = kept
 
 
-class Region(NamedTuple):
+class ByteRegion(NamedTuple):
     """Bytes of a piece of memory: runs of the same length, along axes of so many steps."""
 
     start: int
@@ -230,9 +230,9 @@ class BlockCopy(NamedTuple):
 
     giver: int
     taker: int
-    given: Region
+    given: ByteRegion
     """of what the giver gives"""
-    taken: Region
+    taken: ByteRegion
     """of what the taker gets, in runs of the same length"""
 
 

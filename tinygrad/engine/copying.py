@@ -7,9 +7,9 @@ from itertools import starmap
 from typing import NamedTuple
 
 from tinygrad.device import Buffer, Device
-from tinygrad.device.queue import BlockCopy, CollectiveGroup, CommandQueue, Region
+from tinygrad.device.queue import BlockCopy, ByteRegion, CollectiveGroup, CommandQueue
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sharding import Block, shape_of_blocks
+from tinygrad.graph.sharding import BlockMove, shape_of_blocks
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.copies import starts_of_parts
@@ -46,17 +46,17 @@ def _what_of(ast: UOp) -> tuple[str, tuple[BlockCopy, ...]]:
     takers = [shape_of_blocks(what, i) for i in range(len(ast.src))]
     return "", tuple(BlockCopy(b.giver, b.taker, *block_regions(
         b.sizes, (ast.src[b.giver].shape, b.given), (takers[b.taker], b.taken), itemsize=ast.dtype.itemsize))
-        for b in starmap(Block, what))
+        for b in starmap(BlockMove, what))
 
 
 def block_regions(sizes: Sequence[int], *places: tuple[Sequence[int], Sequence[int]], itemsize: int
-                  ) -> list[Region]:
+                  ) -> list[ByteRegion]:
     """Where a block of some sizes lies in values of some shapes, each from some item on: as runs of bytes
     that have the same length in all of them.
 
     >>> block_regions((2, 3), ((2, 6), (0, 3)), ((2, 3), (0, 0)), itemsize=4)
-    [Region(start=12, counts=(2,), strides=(24,), run=12),
-     Region(start=0, counts=(2,), strides=(12,), run=12)]
+    [ByteRegion(start=12, counts=(2,), strides=(24,), run=12),
+     ByteRegion(start=0, counts=(2,), strides=(12,), run=12)]
     """
     inner = len(sizes)  # from this axis on it is one run
     while inner > 0 and all(shape[inner:] == tuple(sizes[inner:]) for shape, _ in places):
@@ -66,7 +66,7 @@ def block_regions(sizes: Sequence[int], *places: tuple[Sequence[int], Sequence[i
     for shape, starts in places:
         strides = [prod(shape[axis + 1:]) * itemsize for axis in range(len(shape))]
         start = sum(at * stride for at, stride in zip(starts, strides, strict=True))
-        found.append(Region(start, tuple(sizes[:inner]), tuple(strides[:inner]), run))
+        found.append(ByteRegion(start, tuple(sizes[:inner]), tuple(strides[:inner]), run))
     return found
 
 

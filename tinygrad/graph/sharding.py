@@ -45,7 +45,7 @@ class Layout(NamedTuple):
         return tuple(own.get(axis, (0, size)) for axis, size in enumerate(self.shape))
 
 
-class Block(NamedTuple):
+class BlockMove(NamedTuple):
     """Items that one of several devices has, and one of them gets. (The argument of a node has them as plain
     tuples.)"""
 
@@ -62,7 +62,7 @@ class Block(NamedTuple):
 def shape_of_blocks(blocks: Sequence[tuple[Any, ...]], taker: int) -> tuple[int, ...]:
     """The shape of what a device gets."""
     ends = [[start + size for start, size in zip(b.taken, b.sizes, strict=True)]
-            for b in starmap(Block, blocks) if b.taker == taker]
+            for b in starmap(BlockMove, blocks) if b.taker == taker]
     return tuple(map(max, zip(*ends, strict=True)))
 
 

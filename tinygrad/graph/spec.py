@@ -21,7 +21,7 @@ from typing import Any
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import AxisOrder, Family, Memory, Ops, RangeKind
 from tinygrad.graph.shapes import check_movement, elementwise_dtype
-from tinygrad.graph.sharding import Block, Sharding
+from tinygrad.graph.sharding import BlockMove, Sharding
 from tinygrad.graph.storage import BufferSpec
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -176,7 +176,7 @@ def _collective(node: UOp) -> bool:
     if device not in [s.device for s in node.src]:
         return False
     if number:  # what is in several blocks is no more than they have
-        taken = sum(prod(b.sizes) for b in starmap(Block, what) if [b.taker] == number)
+        taken = sum(prod(b.sizes) for b in starmap(BlockMove, what) if [b.taker] == number)
         return bool(taken == node.numel)
     return _one_shape(node) and (what is None or what in Family.REDUCING)
 

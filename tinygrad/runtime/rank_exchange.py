@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tinygrad.device.host import seconds_of
-from tinygrad.device.queue import BlockCopy, CollectiveGroup, GatheredCopy, Region
+from tinygrad.device.queue import BlockCopy, ByteRegion, CollectiveGroup, GatheredCopy
 
 KIND = "RANK"
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
     number: int
     """the copy's, among those in which this rank takes part"""
-    region: Region | None = None
+    region: ByteRegion | None = None
     """None: all of it"""
     rows: tuple[int, ...] = ()
     """where its rows begin, if they are messages of their own"""
