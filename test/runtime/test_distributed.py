@@ -72,6 +72,27 @@ def test_values_over_ranks_are_those_of_numpy(count: int) -> None:
     assert done.stdout.split() == ["whole"] * count
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_values_are_cut_another_way_whatever_their_rows_are(count: int) -> None:
+    done = run_ranks(count, """
+        for shape, dtype in (((9, 6), np.float16), ((8, 7, 12), np.float32), ((4, 300000), np.int8)):
+            whole = (3 * rng.normal(size=shape)).astype(dtype)
+            for before in range(len(shape)):
+                x = Tensor(whole).shard(world.devices, before).realize()
+                for after in range(len(shape)):
+                    replayed = TinyJit(lambda x: x.shard(world.devices, after).realize())
+                    for _ in range(3):
+                        np.testing.assert_array_equal(replayed(x).numpy(), whole)
+                    np.testing.assert_array_equal(x.shard(world.devices, after).realize().numpy(), whole)
+            for after in (None, 0, 1):
+                last = Tensor(whole).to(world.devices[-1]).realize()
+                np.testing.assert_array_equal(last.shard(world.devices, after).realize().numpy(), whole)
+        print("whole")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["whole"] * count
+
+
 def test_training_on_a_mesh_of_ranks_ends_with_the_parameters_of_one_process() -> None:
     done = run_ranks(4, """
         from tinygrad.nn import parallel

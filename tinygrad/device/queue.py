@@ -22,6 +22,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
+from itertools import product
+from math import prod
+from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -202,12 +205,47 @@ class Uses:
         self.repeated = kept
 
 
+class ByteRegion(NamedTuple):
+    """Bytes of a piece of memory: runs of the same length, along axes of so many steps."""
+
+    start: int
+    counts: tuple[int, ...]
+    strides: tuple[int, ...]
+    run: int
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.counts) * self.run
+
+    def rows(self) -> tuple[int, ...]:
+        """Where its runs begin, in order."""
+        return tuple(self.start + sum(map(mul, place, self.strides))
+                     for place in product(*map(range, self.counts)))
+
+    @property
+    def is_contiguous(self) -> bool:
+        inside = [prod(self.counts[axis + 1:]) * self.run for axis in range(len(self.counts))]
+        return all(n == 1 or a == b for n, a, b in zip(self.counts, self.strides, inside, strict=True))
+
+
+class BlockCopy(NamedTuple):
+    """What one of a group gets of one of it."""
+
+    giver: int
+    taker: int
+    given: ByteRegion
+    """of what the giver gives"""
+    taken: ByteRegion
+    """of what the taker gets, in runs of the same length"""
+
+
 class CollectiveGroup(NamedTuple):
     """Who takes part in a collective, in order."""
 
     devices: tuple[str, ...]
     op: str
-    """what combines their values: ADD, MUL, MAX; nothing: they are joined"""
+    """what combines their values: ADD, MUL, MAX; nothing: they are joined, or exchange blocks"""
+    blocks: tuple[BlockCopy, ...] = ()
 
 
 class GatheredCopy(NamedTuple):

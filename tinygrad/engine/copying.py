@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap
 from typing import NamedTuple
 
 from tinygrad.device import Buffer, Device
-from tinygrad.device.queue import CollectiveGroup, CommandQueue
+from tinygrad.device.queue import BlockCopy, ByteRegion, CollectiveGroup, CommandQueue
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sharding import BlockMove, shape_of_blocks
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
 from tinygrad.schedule.copies import starts_of_parts
 
 
@@ -30,9 +33,41 @@ def transfer_of(ast: UOp, devices: Sequence[str]) -> Transfer:
     starts = starts_of_parts(ast)
     if ast.op is Ops.COPY:
         return Transfer(0, 1, starts[0], None)
-    group = CollectiveGroup(tuple(devices[len(starts):]), ast.arg[1].name if ast.arg[1] else "")
+    group = CollectiveGroup(tuple(devices[len(starts):]), *_what_of(ast))
     own = next((i for i, device in enumerate(group.devices) if Device[device].runs), 0)
     return Transfer(own, len(starts) + own, starts[own], group)
+
+
+def _what_of(ast: UOp) -> tuple[str, tuple[BlockCopy, ...]]:
+    """What a COLLECTIVE does: the name of an operation, and what each gets of each."""
+    _, what, *number = ast.arg
+    if not number:
+        return what.name if what else "", ()
+    takers = [shape_of_blocks(what, i) for i in range(len(ast.src))]
+    return "", tuple(BlockCopy(b.giver, b.taker, *block_regions(
+        b.sizes, (ast.src[b.giver].shape, b.given), (takers[b.taker], b.taken), itemsize=ast.dtype.itemsize))
+        for b in starmap(BlockMove, what))
+
+
+def block_regions(sizes: Sequence[int], *places: tuple[Sequence[int], Sequence[int]], itemsize: int
+                  ) -> list[ByteRegion]:
+    """Where a block of some sizes lies in values of some shapes, each from some item on: as runs of bytes
+    that have the same length in all of them.
+
+    >>> block_regions((2, 3), ((2, 6), (0, 3)), ((2, 3), (0, 0)), itemsize=4)
+    [ByteRegion(start=12, counts=(2,), strides=(24,), run=12),
+     ByteRegion(start=0, counts=(2,), strides=(12,), run=12)]
+    """
+    inner = len(sizes)  # from this axis on it is one run
+    while inner > 0 and all(shape[inner:] == tuple(sizes[inner:]) for shape, _ in places):
+        inner -= 1
+    run = prod(sizes[inner:]) * itemsize
+    found = []
+    for shape, starts in places:
+        strides = [prod(shape[axis + 1:]) * itemsize for axis in range(len(shape))]
+        start = sum(at * stride for at, stride in zip(starts, strides, strict=True))
+        found.append(ByteRegion(start, tuple(sizes[:inner]), tuple(strides[:inner]), run))
+    return found
 
 
 def queue_for_copy(target: Buffer, source: Buffer) -> CommandQueue:

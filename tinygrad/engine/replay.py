@@ -279,7 +279,7 @@ class Replay:
         if step.ast.op not in Family.TRANSFER:
             return step.device
         source = self.device(step.places[step.outputs])
-        return Device[source].copies if Device[source].exchanges and source != step.device else None
+        return Device[source].copies if Device[source].exchanges else None
 
     def placeholder(self, place: int) -> UOp:
         return self.places[place].placeholder

@@ -12,11 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.sharding import shape_of_blocks
 from tinygrad.graph.sizes import is_symbolic, reshapes_in_memory
 from tinygrad.helpers import argsort, ceildiv, prod
 
 if TYPE_CHECKING:
     from tinygrad.graph.uop import Shape, UOp
+
+
+def _collective_shape(node: UOp) -> Shape:
+    _, what, *number = node.arg
+    if number:
+        return shape_of_blocks(what, *number)
+    first = node.src[0].shape
+    return first if what else (len(node.src) * first[0], *first[1:])
 
 
 def _reduced_shape(node: UOp) -> Shape:
@@ -30,8 +39,7 @@ _AS_THE_FIRST: Final = Family.ELEMENTWISE | {
 
 SHAPES: Final[dict[Ops, Callable[[UOp], Shape]]] = {
     **dict.fromkeys(_AS_THE_FIRST, lambda n: n.src[0].shape),
-    Ops.COLLECTIVE: lambda n: n.src[0].shape if n.arg[1] else (
-        len(n.src) * n.src[0].shape[0], *n.src[0].shape[1:]),
+    Ops.COLLECTIVE: _collective_shape,
     Ops.BUFFER: lambda n: (n.arg.size,) if n.arg.layout is None else n.arg.layout.shape,
     Ops.PARAM: lambda n: (n.arg[1],),
     Ops.REDUCE: _reduced_shape,

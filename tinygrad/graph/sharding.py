@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from tinygrad.graph.sizes import is_symbolic
@@ -43,6 +43,27 @@ class Layout(NamedTuple):
         """The items that a device has, along every axis."""
         own = {cut.axis: cut.spans[device] for cut in self.cuts}
         return tuple(own.get(axis, (0, size)) for axis, size in enumerate(self.shape))
+
+
+class BlockMove(NamedTuple):
+    """Items that one of several devices has, and one of them gets. (The argument of a node has them as plain
+    tuples.)"""
+
+    giver: int
+    """the number of a device"""
+    taker: int
+    given: tuple[int, ...]
+    """along every axis, where they begin in what the giver has"""
+    taken: tuple[int, ...]
+    """and in what the taker gets"""
+    sizes: tuple[int, ...]
+
+
+def shape_of_blocks(blocks: Sequence[tuple[Any, ...]], taker: int) -> tuple[int, ...]:
+    """The shape of what a device gets."""
+    ends = [[start + size for start, size in zip(b.taken, b.sizes, strict=True)]
+            for b in starmap(BlockMove, blocks) if b.taker == taker]
+    return tuple(map(max, zip(*ends, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import starmap
 from types import NoneType
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import AxisOrder, Family, Memory, Ops, RangeKind
 from tinygrad.graph.shapes import check_movement, elementwise_dtype
-from tinygrad.graph.sharding import Sharding
+from tinygrad.graph.sharding import BlockMove, Sharding
 from tinygrad.graph.storage import BufferSpec
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
 
 Check = Callable[[UOp], bool]
 
@@ -170,8 +172,13 @@ def _movement(node: UOp) -> bool:
 
 
 def _collective(node: UOp) -> bool:
-    device, op = node.arg
-    return _one_shape(node) and device in [s.device for s in node.src] and op in Family.REDUCING | {None}
+    device, what, *number = node.arg
+    if device not in [s.device for s in node.src]:
+        return False
+    if number:  # what is in several blocks is no more than they have
+        taken = sum(prod(b.sizes) for b in starmap(BlockMove, what) if [b.taker] == number)
+        return bool(taken == node.numel)
+    return _one_shape(node) and (what is None or what in Family.REDUCING)
 
 
 def _one_shape(node: UOp) -> bool:
@@ -208,7 +215,8 @@ TENSOR_GRAPH = Grammar("tensor_graph", (
     Production("CONST", "arg: the number", _constant),
     _VARIABLE,
     Production("COPY(same)", "arg: the device, or a Sharding of several", _with(str, Sharding)),
-    Production("COLLECTIVE(same+)", "arg: (device, ADD | MAX | MUL | None)", _collective),
+    Production("COLLECTIVE(same+)", "arg: (device, ADD | MAX | MUL | None), or (device, blocks, its number)",
+               _collective),
     *_ELEMENTWISE,
     Production("REDUCE(same)", "arg (ADD | MAX | MUL, axes in order)", _tensor_reduce),
     Production("RESHAPE(same)", "arg: a shape of as many items", _movement),

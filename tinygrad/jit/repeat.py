@@ -1,9 +1,9 @@
 """A call like the one before it, in few steps: `RepeatedCall`.
 
-Most calls of a small function are alike: plain tensors whose memory is there, and a trace that makes new
-tensors of them by one command. For such a kind of call it is decided once which address stands where among
-the command's arguments; a call then only checks that it is of that kind, which `jit.py` does for all kinds in
-three times as many steps. What is not so in every respect goes that way.
+Most calls of a small function are alike: plain tensors whose memory is there, on one device or several, and a
+trace that makes new tensors of them. For such a kind of call it is decided once which memory stands where; a
+call then only checks that it is of that kind, which `jit.py` does for all kinds in three times as many steps.
+Where the trace is one command, it may run right here. What is not so in every respect goes that way.
 """
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from tinygrad import observer
 from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import ThreadedQueue, clock
 from tinygrad.dtype import DType, dtypes
-from tinygrad.engine.replay import Values
+from tinygrad.engine.replay import Together, Values
 from tinygrad.graph.node_flags import MEMORY, WRITES
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sharding import Placement
+from tinygrad.graph.sharding import Layout, Placement
+from tinygrad.graph.storage import ShardedStorage
 from tinygrad.helpers import ALLOW_TF32, NOOPT
 from tinygrad.jit.arguments import CallKind, Inputs, Slot, changed, plain_structure
 from tinygrad.jit.trace import Output, Trace, node_over
@@ -39,6 +40,7 @@ class ArgumentKind(NamedTuple):
     dtype: DType
     device: Placement
     requires_grad: bool | None
+    layout: Layout | None
 
 
 class RepeatedCall:
@@ -49,29 +51,35 @@ class RepeatedCall:
         self.observed: Any = None
         """what an observer knows of them"""
         self.guards = trace.guards
-        self.arguments = [ArgumentKind(*tensor) for tensor in kind.tensors]
+        self.arguments = [ArgumentKind(*tensor, layout)
+                          for tensor, layout in zip(kind.tensors, kind.layouts, strict=True)]
         self.modes = modes_of(kind)
         self.engine, self.lasting = trace.engine, trace.no_gradients
-        command = self.engine.one_command
-        assert command is not None
-        self.command, queue = command, Device[command.device].queue
-        self.queue = queue if isinstance(queue, ThreadedQueue) else None
-        """where this thread may do what is short"""
-        self.changing: list[int] = command.changing.tolist()
-        """the numbers of the arguments that differ from call to call"""
-        taken = command.taken(self.lasting)
         self.slots = dict(trace.input_places)
         """by place, the number of its memory among that of the tensors, and then of results"""
-        self.slots.update((place, len(kind.tensors) + i) for i, place in enumerate(trace.fresh_places))
-        self.addresses = [self.slots[place] for _, place in taken.open_arguments]
-        """the number of that memory, for each address among the command's arguments"""
-        self.others: list[Buffer] = [buffer for buffer in taken.buffers if buffer is not None]
-        """the command's own memory"""
+        self.slots.update((place, len(kind.same) + i) for i, place in enumerate(trace.fresh_places))
         self.fresh = [trace.places[number] for number in trace.fresh_places]
         number_of = {place: i for i, place in enumerate(trace.fresh_places)}
-        self.outputs: list[tuple[Output, int]] = [(o, number_of[o.places[0]]) for o in trace.outputs]
-        """each with the number of the new memory that it lies in"""
+        self.outputs: list[tuple[Output, list[int]]] = [
+            (output, [number_of[place] for place in output.places]) for output in trace.outputs]
+        """each with the numbers of the new memory that it lies in"""
         self.result = result_of(trace.structure)
+        self.use_command(self.engine.one_command)
+
+    def use_command(self, command: Together | None) -> None:
+        """Take note of the command that the calls are, if they are one."""
+        self.command, self.queue = command, None
+        """where this thread may do what is short"""
+        if command is not None:
+            queue = Device[command.device].queue
+            self.queue = queue if isinstance(queue, ThreadedQueue) else None
+            self.changing: list[int] = command.changing.tolist()
+            """the numbers of the arguments that differ from call to call"""
+            taken = command.taken(self.lasting)
+            self.addresses = [self.slots[place] for _, place in taken.open_arguments]
+            """the number of that memory, for each address among the command's arguments"""
+            self.others: list[Buffer] = [buffer for buffer in taken.buffers if buffer is not None]
+            """the command's own memory"""
 
     def __call__(self, tensors: Sequence[Any], writes_pending: bool) -> Any:
         """What such a call returns; MISSED, with nothing done, for any other. `writes_pending`: whether what
@@ -94,7 +102,10 @@ class RepeatedCall:
             self.engine({place: memory[i] for place, i in self.slots.items()}, self.lasting, NO_VALUES)
         places = self.fresh
         nodes = [node_over(places[i].placeholder, buffer) for i, buffer in enumerate(fresh)]
-        result = self.result([output.tensor_over(nodes[i]) for output, i in self.outputs])
+        result = self.result([
+            output.tensor_over(nodes[numbers[0]]) if output.view.base.arg.layout is None else
+            output.tensor({places[i].placeholder: nodes[i] for i in numbers})
+            for output, numbers in self.outputs])
         if watcher is not None:
             if self.observed is None or self.observed.key is not watcher.key:
                 self.observed = watcher.replays(self.name, fresh, [place.lines for place in places])
@@ -105,7 +116,7 @@ class RepeatedCall:
         """Run the command in this thread, if it is short, and its queue and memory are idle; whether that was
         done."""
         command, queue = self.command, self.queue
-        if queue is None or (observer.active is not None and not queue.times_lists):
+        if command is None or queue is None or (observer.active is not None and not queue.times_lists):
             return False
         with queue.lock:
             if not queue.runs_here(command.seconds, ()):
@@ -126,13 +137,15 @@ class RepeatedCall:
             return None
         found: list[Buffer] = []
         storages = []
-        for tensor, (shape, dtype, device, requires_grad) in zip(tensors, self.arguments, strict=True):
+        for tensor, kind in zip(tensors, self.arguments, strict=True):
+            shape, dtype, device, requires_grad, layout = kind
             if type(tensor) is not Tensor:
                 return None
-            node = memory = tensor._uop
+            node = tensor._uop
+            memory = node if node.flags & MEMORY else node.computed_into
             if node.has_sizes:
                 return None
-            if node.flags & (MEMORY | WRITES) != MEMORY or node.dtype is not dtype or node.shape != shape \
+            if memory is None or node.flags & WRITES or node.dtype is not dtype or node.shape != shape \
                     or tensor._requires_grad is not requires_grad:
                 return None
             while memory.op is RESHAPE:
@@ -140,12 +153,18 @@ class RepeatedCall:
             if memory.op is not BUFFER:
                 return None
             spec, storage = memory.arg, memory.storage
-            buffer = storage.buffer
-            if spec.device != device or spec.layout is not None or spec.version != storage.version \
-                    or storage.writer is not None or buffer is None or buffer._memory is None:
+            if spec.device != device or spec.layout != layout or spec.version != storage.version \
+                    or storage.writer is not None:
                 return None
-            found.append(buffer)
-            storages.append(storage)
+            if isinstance(storage, ShardedStorage) and not all([
+                    shard.unreshaped.op is BUFFER for shard in storage.shards]):
+                return None
+            for part in storage.parts:
+                buffer = part.buffer
+                if buffer is None or buffer._memory is None or part.writer is not None:
+                    return None
+                found.append(buffer)
+                storages.append(part)
         return found if len(set(map(id, storages))) == len(found) else None
 
 
@@ -157,16 +176,14 @@ def repeated_call(name: str, kind: CallKind, trace: Trace) -> RepeatedCall | Non
 
 
 def is_repeatable(kind: CallKind, trace: Trace) -> bool:
-    """Whether calls take plain tensors, each with memory of its own on one device, and one command computes
-    new ones of them and of what the trace holds."""
-    count = len(kind.tensors)
-    is_plain = kind.structure == plain_structure(count) and kind.same == tuple(range(count)) \
-        and not any(layout is not None for layout in kind.layouts) \
+    """Whether calls take plain tensors, each with memory of its own, on each of its devices if there are
+    several, and compute new ones of them and of what the trace holds."""
+    pieces = sum(1 if type(device) is str else len(device) for _, _, device, _ in kind.tensors)
+    is_plain = kind.structure == plain_structure(len(kind.tensors)) and kind.same == tuple(range(pieces)) \
         and all(type(size) is int for shape, *_ in kind.tensors for size in shape)
     if not trace.makes_only_results or not is_plain or trace.size_guards or trace.captured.other_uses:
         return False
-    command = trace.engine.one_command
-    return command is not None and not command.variables
+    return not any(variable.source for step in trace.steps for variable in step.variables)
 
 
 def modes_of(kind: CallKind) -> tuple[Any, ...]:

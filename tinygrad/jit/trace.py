@@ -255,14 +255,20 @@ class Trace:
 
     @functools.cached_property
     def makes_only_results(self) -> bool:
-        """Whether a call does nothing but compute new tensors: by one command of a device, with no gradients,
-        no random numbers, and no writes into what others see."""
+        """Whether a call does nothing but compute new tensors: with no gradients, no random numbers, and no
+        writes into what others see."""
         own = [output for output in self.outputs if output.argument is None and output.captured is None]
         places = [self.places[n] for output in own for n in output.places]
         return not (self.gradients or any(self.random_count.values()) or self.written_states or (
-            self.written_inputs)) and self.engine.one_command is not None and len(own) == len(self.outputs) \
-            and not any(output.view.has_sizes or output.view.base.arg.layout is not None for output in own) \
+            self.written_inputs)) and len(own) == len(self.outputs) \
+            and not any(output.view.has_sizes for output in own) \
             and all(place.kind is SlotKind.FRESH and place.content is None for place in places)
+
+    @functools.cached_property
+    def is_one_command(self) -> bool:
+        """Whether that is by one command of a device."""
+        return self.makes_only_results and self.engine.one_command is not None \
+            and all(output.view.base.arg.layout is None for output in self.outputs)
 
     def replay_at_once(self, inputs: Inputs) -> dict[int, Buffer] | None:
         """The memory of new places, after running the steps in this thread, as `engine/immediate.py` does
@@ -283,7 +289,7 @@ class Trace:
 
     def replay(self, inputs: Inputs) -> Any:
         """Run the steps on other inputs and return new tensors."""
-        if self.makes_only_results and DEBUG.value < 2:
+        if self.is_one_command and DEBUG.value < 2:
             fresh = self.replay_at_once(inputs)
             if fresh is not None:
                 return self.results_in(fresh)

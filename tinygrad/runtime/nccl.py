@@ -182,11 +182,11 @@ class ExchangeStream(StreamQueue):
         self.gpu.enter()
         call("ncclGroupStart")
         for between in recorded.between:
-            for number in between.sent:
-                target, source, offset = memory[number]
+            for part in between.sent:
+                target, source, offset = memory[part.number]
                 self.communicator.send(source.address + offset, target.nbytes, between.rank, self.stream)
-            for number in between.received:
-                target = memory[number][0]
+            for part in between.received:
+                target = memory[part.number][0]
                 self.communicator.receive(target.address, target.nbytes, between.rank, self.stream)
         for number, giver, is_giver, _ in recorded.to_ranks:
             target, source, offset = memory[number]

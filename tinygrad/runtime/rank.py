@@ -25,7 +25,7 @@ import threading
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -54,6 +54,9 @@ from tinygrad.runtime.rank_exchange import (
     JoinedCollective,
     Letter,
     RankExchange,
+    Scratch,
+    fill,
+    in_order,
     parts,
     rank_of,
 )
@@ -71,6 +74,8 @@ LOOK_AGAIN = 0.1
 PATIENCE = 1.0
 """Seconds that an exchange with a rank that has ended may take: what that one sent may be on its way."""
 YIELD = getattr(os, "sched_yield", None)
+MOST_KNOWN = 1024
+"""Exchanges that are kept for the next time."""
 FAILED = 1
 """The status with which all processes end where one fails."""
 
@@ -111,8 +116,8 @@ class World:
         """bytes that this rank sent to others"""
         self.computing = "nothing"
         """what the exchange in progress belongs to"""
-        self.scratch: dict[tuple[int, bool], Bytes] = {}
-        """by rank and whether it is sent, the memory of small messages"""
+        self.scratch: dict[int, Scratch] = {}
+        """by rank, the memory of small messages"""
         self.seen: dict[int | tuple[int, ...], tuple[int, int]] = {}
         """by rank, the number and the digest of the exchanges with it; of broadcasts with EVERYBODY, of
         collectives with those that take part"""
@@ -129,8 +134,8 @@ class World:
         """Make the copies between ranks, all at once, then those to everybody and the collectives; what each
         rank takes part in reads and fills these."""
         self.computing = "; ".join(exchange.computing)
-        if exchange.between:
-            self.exchange(exchange.between, sent, received)
+        if exchange.between or exchange.local:
+            self.exchange(exchange, sent, received)
         for number, giver, is_giver, said in exchange.to_everybody:
             if is_giver:
                 received[number][:] = sent[number]
@@ -143,21 +148,33 @@ class World:
 
     # --- messages -------------------------------------------------------------------------------------------
 
-    def exchange(self, between: Sequence[Between], sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
-        """Send and receive all of these at once. Begins when all partners do, which have to agree about
-        number, sizes and digest."""
+    def exchange(self, exchange: RankExchange, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
+        """Send and receive all messages at once, and copy inside this rank while they are on their way.
+        Begins when all partners do, which have to agree about number, sizes and digest."""
+        between = exchange.between
         with OpenExchange(self, [b.rank for b in between], "copies"):
-            waiting = []
+            waiting, packed = [], []
             for letter in self.answered([self.letter(b, sent, received) for b in between]):
                 if letter.is_packed:
                     letter.unpack()
                     continue
-                waiting += [self.data.Irecv(part, letter.rank, DATA_TAG) for memory in letter.received
-                            for part in parts(memory)]
-                waiting += [self.data.Isend(part, letter.rank, DATA_TAG) for memory in letter.sent
-                            for part in parts(memory)]
+                for memory in letter.received:
+                    flat = in_order(memory)
+                    if flat is not memory:
+                        packed.append((memory, flat))
+                    waiting += [self.data.Irecv(part, letter.rank, DATA_TAG) for part in parts(flat)]
+                for memory in letter.sent:
+                    flat = in_order(memory)
+                    if flat is not memory:
+                        fill(flat, memory)
+                    waiting += [self.data.Isend(part, letter.rank, DATA_TAG) for part in parts(flat)]
+            for source, target in exchange.local:
+                for given, taken in zip(source.of(sent), target.of(received), strict=True):
+                    fill(taken, given)
             while waiting and not self.mpi.Request.Testall(waiting):
                 pass  # MPI moves long messages while it is asked; between two looks Ctrl-C gets through
+            for memory, flat in packed:
+                fill(memory, flat)
         self.sent += sum(b.sizes[0] for b in between)
 
     def agree(self, between: Sequence[Between]) -> None:
@@ -180,9 +197,13 @@ class World:
         rank = between.rank
         number, digest = self.seen.get(rank, (0, 0))
         self.seen[rank] = number, digest = number + 1, zlib.crc32(between.text, digest)
-        outgoing = [sent[i] for i in between.sent] if sent else []
-        incoming = [received[i] for i in between.received] if received else []
-        letter = Letter(rank, outgoing, incoming, self.scratch)
+        outgoing = [memory for part in between.sent for memory in part.of(sent)] if sent else []
+        incoming = [memory for part in between.received for memory in part.of(received)] if received else []
+        sizes = between.sizes if sent or received else (0, 0)
+        scratch = self.scratch.get(rank)
+        if scratch is None:
+            scratch = self.scratch[rank] = Scratch.new()
+        letter = Letter(rank, outgoing, incoming, sizes, scratch)
         letter.header[:] = number, sum(between.sizes), digest
         return letter
 
@@ -262,7 +283,7 @@ class World:
 
     def compare(self, own: np.ndarray[Any, Any], other: np.ndarray[Any, Any], rank: int) -> None:
         """End all processes where a rank is elsewhere in the program, or in another one."""
-        if not np.array_equal(own, other):
+        if own.tobytes() != other.tobytes():
             self.abort(f"rank {rank} and rank {self.rank} do not run the same program: exchange "
                        f"{other[0]} of {other[1]:,} bytes there is exchange {own[0]} of {own[1]:,} bytes "
                        f"here\n{self.computing_at(rank)}")
@@ -366,6 +387,8 @@ class ExchangeQueue(HostQueue):
         self.world = world
         self.copies: list[GatheredCopy] = []
         """those of the next exchange"""
+        self.known: dict[tuple[GatheredCopy, ...], RankExchange] = {}
+        """exchanges that were made, by what they are"""
         self.memory: list[tuple[Buffer, Buffer, int]] = []
         """the target and the source of each, and where in that it begins"""
         self.awaited_by_these: list[TimelinePoint] = []
@@ -379,7 +402,7 @@ class ExchangeQueue(HostQueue):
              ) -> TimelinePoint | None:
         own, giver, taker = self.world.rank, rank_of(source.device), rank_of(target.device)
         with self.lock:
-            if giver is None or giver == taker or not target.nbytes:
+            if giver is None or not target.nbytes:
                 self.submit()
                 awaited, self.awaited_by_next = self.awaited_by_next, []
                 for point in awaited:
@@ -421,13 +444,26 @@ class ExchangeQueue(HostQueue):
             if self.copies:
                 copies, self.copies = self.copies, []
                 memory, self.memory = self.memory, []
-                exchange = RankExchange(copies, self.world.rank, self.world.size)
+                exchange = self.known_exchange(copies)
                 sources, self.sources = tuple(self.sources), []
                 awaited, self.awaited_by_these = self.awaited_by_these, []
                 self.give(exchange, [memory[number] for number in exchange.own], awaited, sources)
 
     def record_copies(self, copies: Sequence[GatheredCopy]) -> RankExchange:
         return RankExchange(copies, self.world.rank, self.world.size)
+
+    def known_exchange(self, copies: Sequence[GatheredCopy]) -> RankExchange:
+        """As `record_copies`, of copies that may have been made before: all that matters of memory is which
+        of them read the same."""
+        numbers: dict[Hashable, int] = {}
+        key = tuple([copy._replace(written=frozenset(), read=frozenset(),
+                                   part=numbers.setdefault(copy.part, len(numbers))) for copy in copies])
+        found = self.known.get(key)
+        if found is None:
+            if len(self.known) >= MOST_KNOWN:
+                self.known.clear()
+            found = self.known[key] = self.record_copies(copies)
+        return found
 
     def copy_list(self, recorded: RankExchange, memory: Sequence[tuple[Buffer, Buffer, int]],
                   sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
@@ -479,8 +515,8 @@ class ExchangeQueue(HostQueue):
             for point in sources:
                 point.wait()
             own = self.world.rank
-            sent = [bytes_of(s, offset, t.nbytes) if rank_of(s.device) == own else NOTHING
-                    for t, s, offset in memory]
+            sent = [bytes_of(s, offset, s.nbytes if i in exchange.in_blocks else t.nbytes)
+                    if rank_of(s.device) == own else NOTHING for i, (t, s, offset) in enumerate(memory)]
             received = [bytes_of(t, 0, t.nbytes) if rank_of(t.device) in (own, None) else NOTHING
                         for t, s, offset in memory]
             self.world.make(exchange, sent, received)

@@ -3,15 +3,15 @@
 In: for each of several devices the node of its shard of a value (`Shards`), and what each is to have. Out:
 nodes in which devices exchange values by COPY, each getting only what it does not have (all-gather,
 all-to-all, scatter, broadcast are what that comes to), or combine partial results (all-reduce, in two steps
-where it is large); processes with a library for it (`CompiledDevice.has_collectives`) all-gather and
-all-reduce by COLLECTIVE. Next: `partition.py`, whose rules ask for them.
+where it is large); processes with a library for it (`CompiledDevice.has_collectives`) all-gather, all-to-all
+and all-reduce by COLLECTIVE. Next: `partition.py`, whose rules ask for them.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
@@ -102,17 +102,30 @@ def resharded(value: Shards, cuts: Sequence[Cut], devices: tuple[str, ...]) -> S
     """A value on several devices, on each of `devices` its part of `cuts`: only what it does not have is
     copied to it."""
     undone = [cut for cut in value.cuts if cut not in cuts]
-    nodes = None
-    if devices == value.devices and len(undone) == 1 and len(cuts) == len(value.cuts) - 1:
+    nodes, is_same_place = None, devices == value.devices
+    if is_same_place and len(undone) == 1 and len(cuts) == len(value.cuts) - 1:
         nodes = _joined_by_library(value, undone[0])
     if nodes is None:
         holders = Holders(value, devices)
-        nodes = [_assembled(holders, target, {cut.axis: cut.spans[target] for cut in cuts})
-                 for target in range(len(devices))]
+        own = [{cut.axis: cut.spans[target] for cut in cuts} for target in range(len(devices))]
+        parts = [_parts_of(holders, target, spans) for target, spans in enumerate(own)]
+        nodes = _exchanged_by_library(value, parts) if is_same_place else None
+        if nodes is None:
+            nodes = [_assembled(holders, target, spans, parts[target]) for target, spans in enumerate(own)]
     return Shards(devices, tuple(nodes), tuple(cuts))
 
 
-def _assembled(holders: Holders, target: int, own: Spans) -> UOp:
+class SentPart(NamedTuple):
+    """What one device sends another of its shard."""
+
+    giver: int
+    common: Spans
+    """which items they are of the whole value, along the axes that it is cut along"""
+    given: Spans
+    """and of the shard, along those and the axes along which the result is cut"""
+
+
+def _parts_of(holders: Holders, target: int, own: Spans) -> list[SentPart]:
     """What one device is to have, of all who have some of it."""
     value, found = holders.value, []
     axes = [cut.axis for cut in value.cuts]
@@ -120,11 +133,42 @@ def _assembled(holders: Holders, target: int, own: Spans) -> UOp:
         have = dict(zip(axes, held, strict=True))
         common = {axis: intersection(own.get(axis, span), span) for axis, span in have.items()}
         if all(start < end for start, end in common.values()):
-            shard = value.nodes[holders.nearest(held, target)]
             begins = {axis: start for axis, (start, _) in have.items()}
-            part = _part(shard, {axis: (start - begins.get(axis, 0), end - begins.get(axis, 0))
-                                 for axis, (start, end) in {**own, **common}.items()})
-            found.append((moved(part, holders.devices[target]), common))
+            found.append(SentPart(holders.nearest(held, target), common, {
+                axis: (start - begins.get(axis, 0), end - begins.get(axis, 0))
+                for axis, (start, end) in {**own, **common}.items()}))
+    return found
+
+
+def _exchanged_by_library(value: Shards, parts: Sequence[Sequence[SentPart]]) -> list[UOp] | None:
+    """What each device is to have, as one step in which all send their parts from where they lie to where
+    they belong; None where the devices have no such library, or some get nothing or have all already."""
+    if any(n.device is None or is_symbolic(n.shape) for n in value.nodes) or not has_collectives(
+            value.devices) or not all(parts) or all(len(some) == 1 for some in parts):
+        return None
+    blocks = []
+    for taker, some in enumerate(parts):
+        shape = value.nodes[0].shape
+        least = {axis: min(part.common[axis][0] for part in some) for axis in some[0].common}
+        for giver, common, given in some:
+            sizes = tuple(given[axis][1] - given[axis][0] if axis in given else size
+                          for axis, size in enumerate(shape))
+            if not all(sizes):
+                return None
+            blocks.append((giver, taker, tuple(given.get(axis, (0,))[0] for axis in range(len(shape))),
+                           tuple(common[axis][0] - least[axis] if axis in common else 0
+                                 for axis in range(len(shape))), sizes))
+    shards = tuple(node.contiguous() for node in value.nodes)
+    return [UOp.new(Ops.COLLECTIVE, shards[0].dtype, shards, (device, tuple(blocks), number))
+            for number, device in enumerate(value.devices)]
+
+
+def _assembled(holders: Holders, target: int, own: Spans, parts: Sequence[SentPart]) -> UOp:
+    """What one device is to have, as one value of these parts."""
+    value = holders.value
+    axes = [cut.axis for cut in value.cuts]
+    found = [(moved(_part(value.nodes[giver], given), holders.devices[target]), common)
+             for giver, common, given in parts]
     if not found:
         shape = value.nodes[0].shape
         whole = {cut.axis: (0, max(end for _, end in cut.spans)) for cut in value.cuts}

@@ -18,7 +18,9 @@ from collections.abc import Mapping, Sequence
 
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sharding import shape_of_blocks
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import prod
 from tinygrad.schedule.copies import starts_of_parts, transfer
 from tinygrad.schedule.items import ScheduleItem
 
@@ -30,11 +32,9 @@ IN_FLIGHT = 2
 
 
 def is_exchange(item: ScheduleItem) -> bool:
-    """Whether a step is a collective, or a copy from a process to another device."""
-    if item.ast.op is Ops.COLLECTIVE:
-        return True
-    return item.ast.op is Ops.COPY and Device[item.buffers[1].device].exchanges \
-        and item.buffers[1].device != item.buffers[0].device
+    """Whether a step is a collective, or a copy from a process to a device."""
+    return item.ast.op is Ops.COLLECTIVE or (
+        item.ast.op is Ops.COPY and Device[item.buffers[1].device].exchanges)
 
 
 def with_whole_collectives(items: Sequence[ScheduleItem]) -> list[ScheduleItem]:
@@ -61,10 +61,13 @@ def _collective_of(item: ScheduleItem) -> tuple[object, ...]:
 def _whole(first: ScheduleItem, parts: Mapping[str, ScheduleItem]) -> ScheduleItem:
     """The step of a collective, of which `parts` are those of each device that uses the result."""
     target, *given = first.buffers
+    _, what, *number = first.ast.arg
+    sizes = [prod(shape_of_blocks(what, i)) if number else target.arg.size for i in range(len(given))]
     targets = [parts[b.device].buffers[0] if b.device in parts
-               else UOp.new_buffer(b.device, target.arg.size, target.dtype) for b in given]
+               else UOp.new_buffer(b.device, size, target.dtype)
+               for b, size in zip(given, sizes, strict=True)]
     buffers = (*targets, *given)
-    ast = first.ast.replace(arg=(targets[0].device, first.ast.arg[1]))
+    ast = first.ast.replace(arg=(targets[0].device, what, *(0 for _ in number)))
     return first._replace(ast=transfer(ast, buffers, starts_of_parts(ast)), buffers=buffers,
                           outputs=len(targets))
 

@@ -218,9 +218,9 @@ class Fusion:
         elif summary.op is Ops.ASSIGN:
             self.use(node.src[1], kernel, access)
         else:  # item by item, but for a COLLECTIVE, which takes all
-            access = Access(loops_over(node.src[0].shape)) if summary.op is Ops.COLLECTIVE else access
+            takes_all = summary.op is Ops.COLLECTIVE
             for source in node.src:
-                self.use(source, kernel, access)
+                self.use(source, kernel, Access(loops_over(source.shape)) if takes_all else access)
 
     def into_reduce(self, kernel: Kernel, node: UOp, summary: NodeSummary, access: Access) -> Access:
         """The item that a REDUCE reads inside its loops, which `kernel` gets."""

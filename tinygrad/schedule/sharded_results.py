@@ -15,6 +15,7 @@ from tinygrad.graph.sharding import Layout
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import pending_writes
 from tinygrad.schedule.collectives import Shards
+from tinygrad.schedule.copies import contiguous_part
 from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, in_own_memory, over_memory
 from tinygrad.schedule.partition import Partition
 
@@ -67,6 +68,10 @@ class ShardedResults:
         if isinstance(value, Shards):
             nodes = tuple(_in_memory(n, home) for n, home in
                           zip(value.nodes, map(Device.home, value.devices), strict=True))
+            sent = {n.src[0] for n in nodes if n.op is Ops.COPY and contiguous_part(n.src[0]) is not None}
+            # what one sends others whole it copies itself while that is on its way
+            nodes = tuple(UOp.new(Ops.COPY, n.dtype, n.src, n.device) if n.op is Ops.CONTIGUOUS
+                          and n.src[0] in sent and Device[n.device].has_collectives else n for n in nodes)
         else:
             nodes = (value if value.op in _STORED else in_own_memory(value),)
         written = node.op is not Ops.ASSIGN and any(n.op is Ops.ASSIGN for n in nodes)
