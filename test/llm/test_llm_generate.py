@@ -17,7 +17,7 @@ from tiny_models import write_tiny
 
 from tinygrad import Tensor
 from tinygrad.llm import generate
-from tinygrad.llm.cache import Cache
+from tinygrad.llm.cache import Cache, Rows
 from tinygrad.llm.generate import Finish, MaskFailed, common
 from tinygrad.llm.language_model import LanguageModel, find_model
 from tinygrad.llm.sampling import Sampling, log_probabilities
@@ -41,7 +41,8 @@ def plain(path):
     def scores(tokens):
         cache = Cache(config.layers, 1, config.kv_heads, 96, config.head_size, "float32")
         padded = Tensor([tokens + [0] * (96 - len(tokens))])
-        return model.logits(model.hidden(padded, positions, cache, 0, [0], 96)).numpy()[0, len(tokens) - 1]
+        hidden = model.hidden(padded, positions, cache, Rows(0, [0], 96))
+        return model.logits(hidden).numpy()[0, len(tokens) - 1]
 
     def continued(prompt, count):
         tokens, logarithms = list(prompt), []
@@ -222,7 +223,7 @@ def test_embeddings_are_means_of_what_the_last_block_leaves(model, path):
     prompt = PROMPTS[2]
     request = model.generator.run(model.generator.submit(prompt, greedy(1), embeds=True))
     cache = Cache(config.layers, 1, config.kv_heads, 64, config.head_size, "float32")
-    hidden = inner.hidden(Tensor([prompt]), Tensor([list(range(40))]), cache, 0, [0], 40).numpy()
+    hidden = inner.hidden(Tensor([prompt]), Tensor([list(range(40))]), cache, Rows(0, [0], 40)).numpy()
     np.testing.assert_allclose(request.embedding, hidden[0].mean(0), atol=1e-5)
 
 
