@@ -134,6 +134,59 @@ def test_what_prompts_begin_with_is_not_read_again(plain, path):
     assert common([1, 2, 3], [1, 2, 4, 5]) == 2
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_prompts_that_wait_are_read_together(plain, model, count):
+    requests = [model.generator.submit(prompt, greedy(6)) for prompt in PROMPTS[:count]]
+    model.generator.step()
+    assert [len(request.tokens) for request in requests] == [1] * count
+    while not model.generator.is_idle:
+        model.generator.step()
+    for request, prompt in zip(requests, PROMPTS):
+        assert request.tokens == plain(prompt, 6)[0]
+
+
+def test_prompts_that_do_not_fit_beside_one_another_are_read_in_turn(path, plain, monkeypatch):
+    monkeypatch.setattr(generate, "CHUNK", 16)
+    generator = LanguageModel(path, slots=3, dtype="float32").generator
+    requests = [generator.submit(prompt, greedy(4)) for prompt in (PROMPTS[2], PROMPTS[0], PROMPTS[3])]
+    for read in ([], [], [0, 1], [0, 1, 2]):  # 16, 16, 8 and 7, 6 tokens
+        generator.step()
+        assert [i for i, request in enumerate(requests) if request.tokens] == read
+    while not generator.is_idle:
+        generator.step()
+    for request in requests:
+        assert request.tokens == plain(request.prompt, 4)[0]
+
+
+def test_what_prompts_that_wait_begin_with_is_read_once(path, plain):
+    generator = LanguageModel(path, slots=3, dtype="float32").generator
+    alike = list(range(30, 75))
+    requests = [generator.submit(prompt, greedy(5)) for prompt in (alike, [*alike, 7], alike)]
+    while not generator.is_idle:
+        generator.step()
+    assert [request.reused for request in requests] == [0, 45, 44]
+    for request in requests:
+        assert request.tokens == plain(request.prompt, 5)[0]
+
+
+def test_requests_at_once_are_neighbours_and_what_they_displace_is_kept(path, plain, monkeypatch):
+    generator = LanguageModel(path, slots=3, dtype="float32").generator
+    kept = list(range(30, 75))
+    for prompt in ([5], kept):
+        generator.run(generator.submit(prompt, greedy(3)))
+    long = generator.submit([9, 8], greedy(20))
+    generator.step()
+    assert long.slot == 2
+    beside = generator.submit([6, 7, 8], greedy(5))
+    generator.step()
+    assert beside.slot == 1 and generator._rows([1, 2]) == 2
+    while not generator.is_idle:
+        generator.step()
+    assert long.tokens == plain([9, 8], 20)[0] and beside.tokens == plain([6, 7, 8], 5)[0]
+    again = generator.run(generator.submit(kept, greedy(3)))
+    assert again.reused == 44 and again.tokens == plain(kept, 3)[0]
+
+
 def test_seeds_stop_texts_and_ends(model):
     generator, tokenizer = model.generator, model.tokenizer
     one, two = (model.complete("he said", Sampling(temperature=1.0, seed=5, tokens=20, ignore_ends=True))
