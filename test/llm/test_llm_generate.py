@@ -17,7 +17,7 @@ from tiny_models import write_tiny
 
 from tinygrad import Tensor
 from tinygrad.llm import generate
-from tinygrad.llm.cache import Cache
+from tinygrad.llm.cache import Cache, Rows
 from tinygrad.llm.generate import Finish, MaskFailed, common
 from tinygrad.llm.language_model import LanguageModel, find_model
 from tinygrad.llm.sampling import Sampling, log_probabilities
@@ -41,7 +41,8 @@ def plain(path):
     def scores(tokens):
         cache = Cache(config.layers, 1, config.kv_heads, 96, config.head_size, "float32")
         padded = Tensor([tokens + [0] * (96 - len(tokens))])
-        return model.logits(model.hidden(padded, positions, cache, 0, [0], 96)).numpy()[0, len(tokens) - 1]
+        hidden = model.hidden(padded, positions, cache, Rows(0, [0], 96))
+        return model.logits(hidden).numpy()[0, len(tokens) - 1]
 
     def continued(prompt, count):
         tokens, logarithms = list(prompt), []
@@ -133,6 +134,59 @@ def test_what_prompts_begin_with_is_not_read_again(plain, path):
     assert common([1, 2, 3], [1, 2, 4, 5]) == 2
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_prompts_that_wait_are_read_together(plain, model, count):
+    requests = [model.generator.submit(prompt, greedy(6)) for prompt in PROMPTS[:count]]
+    model.generator.step()
+    assert [len(request.tokens) for request in requests] == [1] * count
+    while not model.generator.is_idle:
+        model.generator.step()
+    for request, prompt in zip(requests, PROMPTS):
+        assert request.tokens == plain(prompt, 6)[0]
+
+
+def test_prompts_that_do_not_fit_beside_one_another_are_read_in_turn(path, plain, monkeypatch):
+    monkeypatch.setattr(generate, "CHUNK", 16)
+    generator = LanguageModel(path, slots=3, dtype="float32").generator
+    requests = [generator.submit(prompt, greedy(4)) for prompt in (PROMPTS[2], PROMPTS[0], PROMPTS[3])]
+    for read in ([], [], [0, 1], [0, 1, 2]):  # 16, 16, 8 and 7, 6 tokens
+        generator.step()
+        assert [i for i, request in enumerate(requests) if request.tokens] == read
+    while not generator.is_idle:
+        generator.step()
+    for request in requests:
+        assert request.tokens == plain(request.prompt, 4)[0]
+
+
+def test_what_prompts_that_wait_begin_with_is_read_once(path, plain):
+    generator = LanguageModel(path, slots=3, dtype="float32").generator
+    alike = list(range(30, 75))
+    requests = [generator.submit(prompt, greedy(5)) for prompt in (alike, [*alike, 7], alike)]
+    while not generator.is_idle:
+        generator.step()
+    assert [request.reused for request in requests] == [0, 45, 44]
+    for request in requests:
+        assert request.tokens == plain(request.prompt, 5)[0]
+
+
+def test_requests_at_once_are_neighbours_and_what_they_displace_is_kept(path, plain, monkeypatch):
+    generator = LanguageModel(path, slots=3, dtype="float32").generator
+    kept = list(range(30, 75))
+    for prompt in ([5], kept):
+        generator.run(generator.submit(prompt, greedy(3)))
+    long = generator.submit([9, 8], greedy(20))
+    generator.step()
+    assert long.slot == 2
+    beside = generator.submit([6, 7, 8], greedy(5))
+    generator.step()
+    assert beside.slot == 1 and generator._rows([1, 2]) == 2
+    while not generator.is_idle:
+        generator.step()
+    assert long.tokens == plain([9, 8], 20)[0] and beside.tokens == plain([6, 7, 8], 5)[0]
+    again = generator.run(generator.submit(kept, greedy(3)))
+    assert again.reused == 44 and again.tokens == plain(kept, 3)[0]
+
+
 def test_seeds_stop_texts_and_ends(model):
     generator, tokenizer = model.generator, model.tokenizer
     one, two = (model.complete("he said", Sampling(temperature=1.0, seed=5, tokens=20, ignore_ends=True))
@@ -222,7 +276,7 @@ def test_embeddings_are_means_of_what_the_last_block_leaves(model, path):
     prompt = PROMPTS[2]
     request = model.generator.run(model.generator.submit(prompt, greedy(1), embeds=True))
     cache = Cache(config.layers, 1, config.kv_heads, 64, config.head_size, "float32")
-    hidden = inner.hidden(Tensor([prompt]), Tensor([list(range(40))]), cache, 0, [0], 40).numpy()
+    hidden = inner.hidden(Tensor([prompt]), Tensor([list(range(40))]), cache, Rows(0, [0], 40)).numpy()
     np.testing.assert_allclose(request.embedding, hidden[0].mean(0), atol=1e-5)
 
 

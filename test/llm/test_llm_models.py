@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, Variable
-from tinygrad.llm.cache import Cache
+from tinygrad.llm.cache import Cache, Rows
 from tinygrad.llm.checkpoint import read_checkpoint
 from tinygrad.llm.config import from_gguf, from_hugging_face
 from tinygrad.llm.model import Transformer, check_shapes, expected_shapes
@@ -95,11 +95,11 @@ def scores_of(checkpoint, dtype="float32", together=15):
     cache = Cache(config.layers, 1, config.kv_heads, LONG, config.head_size, dtype)
     tokens = Tensor(TOKENS.astype(np.int32)[None])
     positions = Tensor(np.arange(len(TOKENS), dtype=np.int32)[None])
-    parts = [model.hidden(tokens[:, :together], positions[:, :together], cache, 0, [0], together)]
+    parts = [model.hidden(tokens[:, :together], positions[:, :together], cache, Rows(0, [0], together))]
     for i in range(together, len(TOKENS)):
         place, length = Variable("place", 0, LONG - 1).bind(i), Variable("length", 1, LONG).bind(i + 1)
-        parts.append(model.hidden(tokens[:, i:i + 1], positions[:, i:i + 1], cache, 0, [place],
-                                  length).realize())
+        parts.append(model.hidden(tokens[:, i:i + 1], positions[:, i:i + 1], cache,
+                                  Rows(0, [place], length)).realize())
     return np.concatenate([model.logits(part)[0].numpy() for part in parts])
 
 

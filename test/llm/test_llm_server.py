@@ -431,6 +431,9 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client,
     ("chat/completions", {"messages": []}, 400, "messages is a list"),
     ("chat/completions", {"messages": [{"content": "x"}]}, 400, r"messages\[0\] has no role"),
     ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, 400, "content is a text"),
+    ("chat/completions", {"messages": [{"role": "user", "content": False}]}, 400, "content is a text"),
+    ("chat/completions", {"messages": MESSAGES, "stream_options": {"include_usage": "no"}}, 400,
+     "include_usage is true or false"),
     ("chat/completions", {"messages": MESSAGES, "temperature": "hot"}, 400,
      "temperature is a number from 0 to 2"),
     ("chat/completions", {"messages": MESSAGES, "n": 1000000}, 400, "n is a whole number from 1 to 8"),
@@ -512,3 +515,9 @@ def test_clients_killed_at_random_leave_nothing_behind(running):
     asyncio.run(all_of_them())
     idle(running)
     assert running.server.worker._jobs == {}
+
+
+def test_a_method_that_a_path_has_not_is_answered_with_those_that_it_has(running):
+    answer = httpx.get(f"{running.url}/v1/completions", timeout=60)
+    assert answer.status_code == 405 and answer.headers["allow"] == "POST"
+    assert answer.json()["error"]["message"] == "Method Not Allowed"

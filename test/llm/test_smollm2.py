@@ -18,6 +18,7 @@ for module, extra in (("tokenizers", "llm"), ("jinja2", "llm"), ("gguf", "test-m
 from llama_cpp_reference import SURE, llama_cpp  # noqa: E402
 
 from tinygrad import Tensor  # noqa: E402
+from tinygrad.llm.cache import Rows  # noqa: E402
 from tinygrad.llm.language_model import LanguageModel, find_model  # noqa: E402
 from tinygrad.llm.sampling import Sampling, log_probabilities  # noqa: E402
 
@@ -169,7 +170,8 @@ def read_text(model, most):
     tokens = model.tokenizer.encode(path.read_text(encoding="utf-8")[:4000].replace("\n", " "))[:most]
     transformer, cache = model.generator.model, model.generator.cache
     given, positions = (Tensor(np.array([x], np.int32)) for x in (tokens, range(len(tokens))))
-    scores = transformer.logits(transformer.hidden(given, positions, cache, 0, [0], len(tokens))).numpy()[0]
+    hidden = transformer.hidden(given, positions, cache, Rows(0, [0], len(tokens)))
+    scores = transformer.logits(hidden).numpy()[0]
     logarithms = scores - np.log(np.exp(scores - scores.max(-1, keepdims=True)).sum(-1, keepdims=True)) \
         - scores.max(-1, keepdims=True)
     return tokens, logarithms[range(len(tokens) - 1), tokens[1:]]

@@ -7,10 +7,32 @@ work goes with what is filled.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where rows of tokens (B, T) are: row i in slot `slot` + i, from `places[i]` on. `length` tokens of each
+    slot are looked at, as many as the longest row has then. All may be bound Variables."""
+
+    slot: Any
+    places: Sequence[Any]
+    length: Any
+
+
+@dataclass(frozen=True)
+class PackedSequence:
+    """Of one row of tokens the `count` from `start` on, which go on in a slot of their own."""
+
+    start: Any
+    count: Any
+    rows: Rows
+    """of one row"""
+
 
 KINDS = (dtypes.float32, dtypes.float16, dtypes.bfloat16, dtypes.int8)
 
@@ -33,12 +55,11 @@ class Store:
             self.scales[slot:slot + 1, :, place:place + tokens].assign(scale)
         self.items[slot:slot + 1, :, place:place + tokens].assign(vectors.cast(self.items.dtype))
 
-    def read(self, slot: Any, slots: int, tokens: Any) -> Tensor:
-        """The first `tokens` of `slots` slots from `slot` on, (slots, heads, tokens, size), as float32."""
-        found = self.items[slot:slot + slots, :, :tokens].cast(dtypes.float32)
-        if self.scales is None:
-            return found
-        return found * self.scales[slot:slot + slots, :, :tokens]
+    def read(self, rows: Rows) -> Tensor:
+        """What is looked at, (B, heads, length, size), as float32."""
+        slots = slice(rows.slot, rows.slot + len(rows.places))
+        found = self.items[slots, :, :rows.length].cast(dtypes.float32)
+        return found if self.scales is None else found * self.scales[slots, :, :rows.length]
 
     def copy(self, source: Any, target: Any, tokens: Any) -> None:
         """The first `tokens` of a slot into another one."""
@@ -73,11 +94,11 @@ class Cache:
         stores = (*self.keys, *self.values)
         return [m for store in stores for m in (store.items, store.scales) if m is not None]
 
-    def write(self, layer: int, keys: Tensor, values: Tensor, slot: Any, places: Sequence[Any]) -> None:
-        """Keys and values (B, heads, T, size), row i at tokens `places[i]` and on of slot `slot` + i."""
-        for row, place in enumerate(places):
-            self.keys[layer].write(keys[row:row + 1], slot + row, place)
-            self.values[layer].write(values[row:row + 1], slot + row, place)
+    def write(self, layer: int, keys: Tensor, values: Tensor, rows: Rows) -> None:
+        """Keys and values (B, heads, T, size) of a layer."""
+        for row, place in enumerate(rows.places):
+            self.keys[layer].write(keys[row:row + 1], rows.slot + row, place)
+            self.values[layer].write(values[row:row + 1], rows.slot + row, place)
 
 
 class Passing:
@@ -86,7 +107,7 @@ class Passing:
     def __init__(self) -> None:
         self.given: Tensor | None = None
 
-    def read(self, slot: Any, slots: int, tokens: Any) -> Tensor:
+    def read(self, rows: Rows) -> Tensor:
         """The vectors that were written last."""
         assert self.given is not None
         return self.given
@@ -99,6 +120,6 @@ class NoCache:
         self.keys = [Passing() for _ in range(layers)]
         self.values = [Passing() for _ in range(layers)]
 
-    def write(self, layer: int, keys: Tensor, values: Tensor, slot: Any, places: Sequence[Any]) -> None:
+    def write(self, layer: int, keys: Tensor, values: Tensor, rows: Rows) -> None:
         """Keys and values (B, heads, T, size) of a layer, for the next `read`."""
         self.keys[layer].given, self.values[layer].given = keys, values

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.functional.nn import rmsnorm, rotated
-from tinygrad.llm.cache import Cache, NoCache
+from tinygrad.graph.sizes import largest
+from tinygrad.llm.cache import Cache, NoCache, PackedSequence, Rows
 from tinygrad.llm.config import Config
 from tinygrad.llm.rope import Rope
 from tinygrad.nn.block_formats import Packed
@@ -127,31 +128,45 @@ class Transformer:
             query, key = self.norm(query, f"{name}_q_norm"), self.norm(key, f"{name}_k_norm")
         return query, key, value
 
-    def attend(self, x: Tensor, layer: int, positions: Tensor, cache: Cache | NoCache, slot: Any,
-               places: Sequence[Any], length: Any) -> Tensor:
+    def attend(self, x: Tensor, layer: int, positions: Tensor, cache: Cache | NoCache,
+               sequences: Rows | Sequence[PackedSequence]) -> Tensor:
         """What each token takes from those before it; its keys and values are put into the cache first."""
-        config, rope = self.config, self.config.rope_of(layer)
+        rope, name = self.config.rope_of(layer), f"blk.{layer}.attn_output"
         query, key, value = self.heads(x, layer)
         query, key = self.turned(query, rope, positions), self.turned(key, rope, positions)
-        cache.write(layer, key, value, slot, places)
-        rows, tokens, shared = len(places), x.shape[1], config.heads // config.kv_heads
-        keys, values = cache.keys[layer].read(slot, rows, length), cache.values[layer].read(slot, rows,
-                                                                                            length)
+        if isinstance(sequences, Rows):
+            return self.linear(self.mixed(query, key, value, layer, positions, cache, sequences), name)
+        # each has a kernel of its own, for its own slot and length, which writes its part of all
+        size = self.config.heads * self.config.head_size
+        query = query.contiguous()
+        mixed = Tensor.empty(1, largest(x.shape[1]), size, device=self.device)
+        for sequence in sequences:
+            taken = slice(sequence.start, sequence.start + sequence.count)
+            mixed[:, taken].assign(self.mixed(query[:, :, taken], key[:, :, taken], value[:, :, taken], layer,
+                                              positions[:, taken], cache, sequence.rows))
+        return self.linear(mixed[:, :x.shape[1]], name)
+
+    def mixed(self, query: Tensor, key: Tensor, value: Tensor, layer: int, positions: Tensor,
+              cache: Cache | NoCache, rows: Rows) -> Tensor:
+        """The values of each row, weighted by its scores: (B, T, heads * D)."""
+        config, count, tokens = self.config, len(rows.places), query.shape[2]
+        cache.write(layer, key, value, rows)
+        keys, values = cache.keys[layer].read(rows), cache.values[layer].read(rows)
         # queries that share keys are rows of one product
+        shared = config.heads // config.kv_heads
         grouped = query.unflatten(1, (config.kv_heads, shared)).transpose(2, 3).flatten(2, 3)
         grouped = grouped.contiguous() if tokens == 1 else grouped
         scores = grouped @ keys.transpose(-2, -1) * config.scores_scale(layer)
         if config.attention_cap is not None:
             scores = (scores / config.attention_cap).tanh() * config.attention_cap
-        places_of_keys = Tensor.arange(length, device=self.device)
-        here = positions.reshape(rows, 1, tokens, 1, 1).expand(rows, 1, tokens, shared, 1).flatten(2, 3)
+        places_of_keys = Tensor.arange(rows.length, device=self.device)
+        here = positions.reshape(count, 1, tokens, 1, 1).expand(count, 1, tokens, shared, 1).flatten(2, 3)
         seen = places_of_keys <= here
         window = config.window(layer)
         if window is not None:
             seen = seen & (places_of_keys > here - window)
         mixed = seen.where(scores, -math.inf).softmax(-1) @ values
-        mixed = mixed.unflatten(2, (tokens, shared)).permute(0, 2, 1, 3, 4).flatten(2)
-        return self.linear(mixed, f"blk.{layer}.attn_output")
+        return mixed.unflatten(2, (tokens, shared)).permute(0, 2, 1, 3, 4).flatten(2)
 
     # --- the rest of a block ------------------------------------------------------------------------------
 
@@ -226,15 +241,14 @@ class Transformer:
             raise ValueError(f"the model has positions for {self.context} tokens, not for {length}")
         positions = Tensor.arange(length, device=self.device).expand(rows, length)
         cache = NoCache(self.config.layers)
-        return self.logits(self.hidden(tokens, positions, cache, 0, [0] * rows, length))
+        return self.logits(self.hidden(tokens, positions, cache, Rows(0, [0] * rows, length)))
 
-    def hidden(self, tokens: Tensor, positions: Tensor, cache: Cache | NoCache, slot: Any,
-               places: Sequence[Any], length: Any) -> Tensor:
+    def hidden(self, tokens: Tensor, positions: Tensor, cache: Cache | NoCache,
+               sequences: Rows | Sequence[PackedSequence]) -> Tensor:
         """What the last block leaves of tokens (B, T) at positions (B, T), normed: (B, T, width).
 
-        Row i of the tokens is in slot `slot` + i of the cache, from `places[i]` on; `length` tokens of the
-        cache are looked at, which is as many as the longest row has then. Slots, places and lengths may be
-        bound Variables.
+        `sequences` says where they are in the cache: rows of as many tokens each, or parts of one row that
+        are as long as they like, so that no token is computed in vain.
         """
         x = self.weights["token_embd.weight"].picked(tokens).cast(dtypes.float32)
         x = x * self.config.embedding_scale
@@ -242,9 +256,8 @@ class Transformer:
             x = x + self.weights["position_embd.weight"].picked(positions).cast(dtypes.float32)
         for layer in range(self.config.layers):
             name = f"blk.{layer}"
-            mixed = self.attend(self.norm(x, f"{name}.attn_norm", always=True), layer, positions, cache, slot,
-                                places,
-                                length)
+            mixed = self.attend(self.norm(x, f"{name}.attn_norm", always=True), layer, positions, cache,
+                                sequences)
             x = (x + self.norm(mixed, f"{name}.post_attention_norm")).contiguous()
             grown = self.feed_forward(self.norm(x, f"{name}.ffn_norm", always=True), layer)
             x = (x + self.norm(grown, f"{name}.post_ffw_norm")).contiguous()

@@ -206,7 +206,7 @@ def _asked(content: Mapping[str, Any], prompts: list[list[int]], tokens: int, li
     if not isinstance(options, Mapping):
         raise BadRequest("stream_options is an object")
     return Asked([prompt for prompt in prompts for _ in range(drawn)], _sampling(content, tokens),
-                 _flag(content, "stream"), bool(options.get("include_usage")), likelihoods, is_chat, count,
+                 _flag(content, "stream"), _flag(options, "include_usage"), likelihoods, is_chat, count,
                  drawn, _schema(content), _grammar(content))
 
 
@@ -240,7 +240,8 @@ def messages_of(content: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _text(content: Any, place: int) -> str:
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    whole = "" if content is None else content
+    parts = content if isinstance(content, list) else [{"type": "text", "text": whole}]
     texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
              for part in parts]
     if not all(isinstance(text, str) for text in texts):

@@ -360,9 +360,11 @@ class TextPlaces:
 
 
 async def _http_error(request: HTTPRequest, error: Exception) -> Response:
-    """A path or method that there is none for."""
+    """A path or method that there is none for; of a method, with those that there are (`Allow`)."""
     assert isinstance(error, HTTPException)
-    return error_response(error.status_code, str(error.detail))
+    response = error_response(error.status_code, str(error.detail))
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _body(request: HTTPRequest) -> dict[str, Any]:
