@@ -240,8 +240,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         filled = sum(iterations(n.ranges.union(n.closed_ranges)) for n in self.nest.nodes_of(Ops.STAGE)
                      if loop not in n.ranges)
         size = ceildiv(loop.extent, self.machine.threads)
-        if FILL * filled <= FILLED_SHARE * self.original_work or size < 2 or not is_plain(loop) or \
-                writes_what_it_reads(self.nest):
+        if FILL * filled <= FILLED_SHARE * self.original_work or size < 2 or not is_plain(loop):
             return loop
         return self.split(Split, loop, size)[1] or loop
 

@@ -21,7 +21,7 @@ from tinygrad.codegen.opt.lanes import JUMP_COST, MOST_VECTORS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import loop_around, operands
 from tinygrad.codegen.opt.opts import Merge, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.opt.panels import STAGING_REUSE, PanelChooser, panel_order
+from tinygrad.codegen.opt.panels import STAGING_REUSE, WIDEST, PanelChooser, panel_order
 from tinygrad.codegen.ranges import all_ranges, is_plain, iterations
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
@@ -31,9 +31,6 @@ from tinygrad.renderer.machine import Machine
 
 SCATTER_COST = 64.0
 """A store of lanes that do not lie side by side (a 4096 x 4096 result: 44 ms for its 1 M vectors)."""
-WIDEST = 7
-"""Vectors of a tile, of which more than four leave fewer lanes empty in a row of 5, 7, 10 or 13 (on two cores
-of Zen 4 with AVX-512, 53 products and convolutions of random sizes: 0.88 of the time)."""
 LEAST_ROWS = 3
 """Of a tile wider than four vectors. (With AVX2, two: 1.06 of the time of 3 x 4, though none are empty.)"""
 WORTH_OF_VECTORS = {1: 0.7, 2: 0.99, 3: 0.97, 5: 0.93, 6: 0.93, 7: 0.93}
