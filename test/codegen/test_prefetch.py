@@ -73,6 +73,13 @@ def test_rows_in_order_are_asked_for_ahead_only_where_the_last_cache_cannot_have
     assert hints_of(nest, machine(l3_bytes=2 * nbytes))
 
 
+def test_what_is_changed_in_place_is_asked_for_ahead_whatever_the_last_cache_holds() -> None:
+    machine = cores(vector_bytes=64, registers=32, threads=2, l2_bytes=1 << 20, l3_bytes=64 << 20)
+    weights, gradient = Tensor.empty(1 << 20).realize(), Tensor.empty(1 << 20).realize()
+    weights.assign(weights - 0.1 * gradient)
+    assert hints_of(nest_of(weights), machine)
+
+
 def test_weights_that_a_row_meets_are_asked_for_ahead_whatever_the_last_cache_holds() -> None:
     x, panels = Tensor(normal(160)).realize(), in_panels(normal(4096, 160))
     machine = cores(vector_bytes=64, registers=32, threads=2, l2_bytes=1 << 20, l3_bytes=64 << 20)
