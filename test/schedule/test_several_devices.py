@@ -190,6 +190,20 @@ def test_movement_elementwise_and_reduces_of_other_axes_keep_the_cut() -> None:
     assert lies(t.reshape(24, 2))[0] is None, "rows of two devices take turns: gathered"
 
 
+@pytest.mark.parametrize("folded", [
+    lambda x: x * 0, lambda x: x.cummax(1)[1], lambda x: x ^ x, lambda x: (x < x).where(x, 3)],
+    ids=["product", "places", "xor", "choice"])
+@pytest.mark.parametrize("devices", ["PYTHON:1", ("PYTHON:1", "PYTHON:2")], ids=str)
+def test_what_folds_to_constants_lies_where_its_operands_do(
+        folded: Callable[[Tensor], Tensor], devices: Any) -> None:
+    array = numbers(4, 1, 1).astype(np.int32)
+    x = Tensor(array).to(devices) if isinstance(devices, str) else Tensor(array).shard(devices, 0)
+    value = folded(x.realize()).realize()
+    homes = [shard.device for shard in value.uop.base.shards]
+    assert value.device == devices and homes == ([devices] if isinstance(devices, str) else list(devices))
+    np.testing.assert_array_equal((value + x).numpy(), folded(Tensor(array)).numpy() + array)
+
+
 def copies_of(items: list[ScheduleItem]) -> list[int]:
     """How many items each copy moves."""
     return [item.buffers[0].arg.size for item in items if item.ast.op is Ops.COPY]

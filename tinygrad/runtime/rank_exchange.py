@@ -68,17 +68,23 @@ class Part(NamedTuple):
         return [np.ndarray(region.counts, items, memory, region.start, region.strides)]
 
 
+def is_flat(memory: Bytes) -> bool:
+    """Whether these are bytes one after another, and not an array of rows, which may be of one byte."""
+    return memory.dtype == np.uint8
+
+
 def in_order(memory: Bytes) -> Bytes:
     """This, if it is flat; memory for its rows one after another where it is not."""
-    return memory if memory.dtype.itemsize == 1 else np.empty(memory.nbytes, np.uint8)
+    return memory if is_flat(memory) else np.empty(memory.nbytes, np.uint8)
 
 
 def fill(target: Bytes, source: Bytes) -> None:
-    """Copy as many bytes, each of the two flat or an array of rows."""
-    if source.dtype.itemsize > 1:
-        target = target.view(source.dtype).reshape(source.shape) if target.dtype.itemsize == 1 else target
-    elif target.dtype.itemsize > 1:
-        source = source.view(target.dtype).reshape(target.shape)
+    """Copy as many bytes, each of the two flat or an array of rows, which are as long in both."""
+    if is_flat(target) and not is_flat(source):
+        target = target.view(source.dtype).reshape(source.shape)
+    elif not is_flat(target):
+        source = source.view(target.dtype) if is_flat(source) else source
+        source = source.reshape(target.shape)  # the same rows, of which some axes may be one
     target[...] = source
 
 

@@ -16,7 +16,7 @@ from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import AxisOrder, Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
-from tinygrad.schedule.copies import contiguous_part, is_computed, transfer
+from tinygrad.schedule.copies import computing_device, contiguous_part, is_computed, transfer
 from tinygrad.schedule.cost import BOUNDARIES
 from tinygrad.schedule.dynamic_slice import dynamic_slice, dynamic_slices, is_dynamic_slice
 from tinygrad.schedule.fuse import Fusion, Kernel
@@ -102,7 +102,7 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     """The steps that compute `sinks`, each a tensor-graph node."""
     inner = _stored_inside(sinks)
     simplified = simplified_graph([*sinks, *inner])
-    graph, became = _in_memory(sinks, simplified[:len(sinks)])
+    graph, became = _in_memory(sinks, list(map(_where_asked, simplified, sinks)))
     nodes = list(UOp.sink(graph).toposort())
     buffered: frozenset[UOp] = frozenset()
     segment_of: dict[UOp, int] = {}
@@ -130,6 +130,13 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     held = {node: node.src[0] if node.op is Ops.ASSIGN else view for node, view in plan.buffer_of.items()}
     schedule.views = {original: over_memory(node, held) or node for original, node in results.items()}
     return schedule
+
+
+def _where_asked(value: UOp, original: UOp) -> UOp:
+    """What `original` was simplified to; where that is made of constants alone (x * 0), which no device holds,
+    made on the device of the original."""
+    is_nowhere = value.device is None and original.device is not None
+    return value.copy_to(computing_device(original.device)) if is_nowhere else value
 
 
 def _in_memory(outputs: list[UOp], graph: list[UOp]) -> tuple[list[UOp], dict[UOp, UOp]]:
