@@ -133,8 +133,8 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
 
 
 def _where_asked(value: UOp, original: UOp) -> UOp:
-    """What `original` was simplified to; where that is made of constants alone (x * 0), which no device holds,
-    made on the device of the original."""
+    """What `original` was simplified to; where that is made of constants alone (x * 0), which no device
+    holds, made on the device of the original."""
     is_nowhere = value.device is None and original.device is not None
     return value.copy_to(computing_device(original.device)) if is_nowhere else value
 
