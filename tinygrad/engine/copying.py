@@ -54,9 +54,10 @@ def block_regions(sizes: Sequence[int], *places: tuple[Sequence[int], Sequence[i
     """Where a block of some sizes lies in values of some shapes, each from some item on: as runs of bytes
     that have the same length in all of them.
 
-    >>> block_regions((2, 3), ((2, 6), (0, 3)), ((2, 3), (0, 0)), itemsize=4)
-    [ByteRegion(start=12, counts=(2,), strides=(24,), run=12),
-     ByteRegion(start=0, counts=(2,), strides=(12,), run=12)]
+    >>> for region in block_regions((2, 3), ((2, 6), (0, 3)), ((2, 3), (0, 0)), itemsize=4):
+    ...     print(*region)
+    12 (2,) (24,) 12
+    0 (2,) (12,) 12
     """
     inner = len(sizes)  # from this axis on it is one run
     while inner > 0 and all(shape[inner:] == tuple(sizes[inner:]) for shape, _ in places):

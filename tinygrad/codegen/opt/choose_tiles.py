@@ -9,7 +9,7 @@ more half a tile further on, so that the threads of a warp read neighbouring vec
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from math import gcd
@@ -207,19 +207,21 @@ class BlockTileChooser(Chooser):
     # --- matrix units ---------------------------------------------------------------------------------------
 
     def tile_on_unit(self, contraction: Contraction) -> bool:
-        """The tiles that compute little beyond the result, of the first unit that can do the contraction; if
-        there is none, the one that computes least."""
+        """Tiles of the first unit that can do the contraction."""
         product = self.product(contraction, None)
         if product is None:
             return False
         unit, m, n, held = product.unit, product.m.extent, product.n.extent, self.most_held(product)
         possible = [t for t in TILES if self.fits(unit, t, held)]
-        tile = self.best_tile(possible, m, n, f"on {unit}") or \
-            min(possible, key=lambda t: t.computed(m, n), default=None)
+        tile = self.tile_of_unit(possible, m, n, f"on {unit}")
         if tile is None:
             return False
         self.put_on_unit(product, unit, tile)
         return True
+
+    def tile_of_unit(self, tiles: Sequence[BlockTile], m: int, n: int, where: str) -> BlockTile | None:
+        """The best tile of a unit's; where all compute much in vain, the one that computes least."""
+        return self.best_tile(tiles, m, n, where) or min(tiles, key=lambda t: t.computed(m, n), default=None)
 
     def tile_in_shared(self, contraction: Contraction) -> bool:
         """Tiles of a unit that reads shared memory itself, if one can do the contraction and both operands
@@ -238,7 +240,7 @@ class BlockTileChooser(Chooser):
         held = self.most_held(product)
         tiles = [t for t in SHARED_TILES if t.n in units and self.fits(units[t.n], t, held)
                  and t.m <= m and t.n <= n]
-        tile = self.best_tile(tiles, m, n, f"on {family}")
+        tile = self.tile_of_unit(tiles, m, n, f"on {family}")
         if tile is None:
             return False
         self.put_on_unit(product, units[tile.n], tile)
