@@ -204,6 +204,20 @@ def test_what_folds_to_constants_lies_where_its_operands_do(
     np.testing.assert_array_equal((value + x).numpy(), folded(Tensor(array)).numpy() + array)
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1, 2])
+def test_what_another_device_reads_before_it_is_written_is_written_where_it_lies(axis: int | None) -> None:
+    """A part of a value, of which a device without any of it needs what it was."""
+    array = numbers(2, 3, 2)
+    x = Tensor(array).shard(("PYTHON:1", "PYTHON:2"), axis).realize() * 2
+    part = x[:, 1:2, ::2].realize()
+    repeated = part + x.repeat(1, 2, 1)
+    part.assign(part + 1)
+    repeated.realize(part)
+    expected = array[:, 1:2, ::2] * 2
+    np.testing.assert_array_equal(part.numpy(), expected + 1)
+    np.testing.assert_array_equal(repeated.numpy(), expected + np.tile(array * 2, (1, 2, 1)))
+
+
 def copies_of(items: list[ScheduleItem]) -> list[int]:
     """How many items each copy moves."""
     return [item.buffers[0].arg.size for item in items if item.ast.op is Ops.COPY]

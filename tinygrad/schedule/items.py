@@ -171,6 +171,8 @@ def _in_memory(outputs: list[UOp], graph: list[UOp]) -> tuple[list[UOp], dict[UO
     def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is Ops.CONTIGUOUS and src[0].op is Ops.CONTIGUOUS:
             return src[0]
+        if node.op is Ops.ASSIGN and node.src[0].base.op is Ops.BUFFER:
+            src = node.src[0], *src[1:]  # the memory itself, whoever else reads what is in it
         new, own = node.with_sources(src), stored.get(node)
         return new if own is None else own.replace(src=(new,))
 
