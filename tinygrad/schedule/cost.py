@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache, reduce
 from math import fsum
 from operator import or_
+from typing import NamedTuple
 
 from tinygrad.codegen.indexing import loops_over
 from tinygrad.codegen.lower import parameter, value_at
@@ -232,13 +233,27 @@ has_statistics = Synthesized(_is_normalised, "_has_statistics")
 that read no memory (how many items of an image a window has) are none."""
 
 
-def better_stored(node: UOp, evaluations: float, work: float, kernels: int) -> tuple[bool, str]:
+class StorageCost(NamedTuple):
+    """What storing a node is compared with: as text, the numbers and what follows from them."""
+
+    again: float
+    """how often it would be evaluated again, for each of its items"""
+    work: float
+    most: float
+    """what storing it costs"""
+    kernels: int
+    is_stored: bool
+
+    def __str__(self) -> str:
+        decision = "stored" if self.is_stored else "computed where it is used"
+        return (f"{decision}: again {self.again:.4g} times work {self.work:.4g}, against {self.most:.4g} to "
+                f"store it for {self.kernels} kernel{'s' * (self.kernels > 1)}")
+
+
+def better_stored(node: UOp, evaluations: float, work: float, kernels: int) -> StorageCost:
     """Whether `node`, which so many kernels would evaluate so many times in all, should be computed once and
-    kept, and the numbers that say so, on one line."""
+    kept."""
     again = evaluations / max(1, node.numel) - 1.0
     most = STORE_COST if kernels > 1 else SPLIT_COST
     is_free = work <= (FREE_CONDITION if node.dtype.is_bool else FREE_WORK) or node.numel == 0
-    is_stored = not is_free and again * work > most
-    decision = "stored" if is_stored else "computed where it is used"
-    return is_stored, (f"{decision}: again {again:.4g} times work {work:.4g}, against {most:.4g} to store it "
-                       f"for {kernels} kernel{'s' * (kernels > 1)}")
+    return StorageCost(again, work, most, kernels, not is_free and again * work > most)

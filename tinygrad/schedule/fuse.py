@@ -158,11 +158,11 @@ class Fusion:
         work = self.work[node]
         if work <= decision.least:
             return False
-        is_stored, why = better_stored(node, decision.evaluations, work, decision.kernels)
-        self.note(node, why)
-        return is_stored
+        cost = better_stored(node, decision.evaluations, work, decision.kernels)
+        self.note(node, cost)
+        return cost.is_stored
 
-    def note(self, node: UOp, decision: str) -> None:
+    def note(self, node: UOp, decision: object) -> None:
         """Print a decision at DEBUG=3."""
         if DEBUG >= 3:
             print(f"fusion: {format_node(node)}: {decision}")
