@@ -11,6 +11,16 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 
+class MemoryChange:
+    """Memory that one line gets again and again. Both are called with the moment."""
+
+    def taken(self, moment: float) -> None:
+        """A buffer has the memory now."""
+
+    def returned(self, moment: float) -> None:
+        """It is free again."""
+
+
 class Observer:
     """What happens, as calls that do nothing. An observer must neither raise nor compute tensors."""
 
@@ -100,15 +110,14 @@ class Observer:
     def kernel_run(self, kernel: Any, device: str, start: Any, end: Any) -> None:
         """A kernel was given to a queue between two timestamps of that."""
 
-    def replays(self, name: str, memory: Iterable[Any], lines: Iterable[tuple[int, ...]]) -> Any:
+    def replays(self, name: str, memory: Iterable[tuple[str, int, tuple[int, ...]]]) -> Any:
         """A function's trace is replayed again and again: what `ran_at_once` takes for it, with no moments of
-        kernels. `memory` is what is allocated for results of these lines; `key` of what this returns says
-        whose it is."""
+        kernels. `memory` is what each result gets, as `memory_change` takes it; what this returns has that of
+        each in its `memory`, and its `key` says whose it is."""
 
-    def ran_at_once(self, observed: Any, began: float, times: Any, memory: Iterable[Any]) -> None:
-        """Tensors were computed by calls, or a trace was replayed, from `began` until now: `times` has a
-        moment before each kernel and one after the last; `memory` is what was allocated for results and not
-        told."""
+    def ran_at_once(self, observed: Any, times: list[float]) -> None:
+        """Tensors were computed by calls, or a trace was replayed: `times`, which is given away, has the
+        moments when that began, before each kernel (of calls) and after the last, and when it ended."""
 
     def list_watched(self, kernels: Any, device: str) -> None:
         """From now on `kernels.times` counts the runs of a list of kernels, which `kernels.sites` has."""
@@ -118,12 +127,10 @@ class Observer:
 
     # --- memory -----------------------------------------------------------------------------------------
 
-    def allocated(self, device: str, size: int, lines: tuple[int, ...] = ()) -> Any:
-        """A buffer has so many bytes of memory now, for these lines (none: those that this thread works for).
-        What this returns is given to `freed`."""
-
-    def freed(self, known: Any) -> None:
-        """A buffer's memory is free again: what `allocated` returned for it."""
+    def memory_change(self, device: str, size: int, lines: tuple[int, ...] = ()) -> MemoryChange:
+        """What is told whenever a buffer gets so many bytes of memory for these lines (none: those that this
+        thread works for), and when they are free again."""
+        return MemoryChange()
 
     def arena_placed(self, device: str, size: int,
                      values: Sequence[tuple[int, int, int, int, tuple[int, ...]]]) -> None:

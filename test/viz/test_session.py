@@ -91,7 +91,7 @@ def test_a_signal_may_come_while_memory_is_counted() -> None:
     def counting() -> None:
         with recorder.memory.lock:
             recorder.memory.change(0, "CPU", 4)
-            recorder.allocated("CPU", 4)
+            recorder.memory_change("CPU", 4).taken(1.0)
             recorder.settle()
 
     thread = threading.Thread(target=counting, daemon=True)

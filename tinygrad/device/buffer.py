@@ -15,9 +15,10 @@ import numpy as np
 from tinygrad import observer
 from tinygrad.device.allocator import Allocator, Owner
 from tinygrad.device.devices import Device
-from tinygrad.device.queue import CommandQueue, RepeatedReads, TimelinePoint, Uses
+from tinygrad.device.queue import CommandQueue, RepeatedReads, TimelinePoint, Uses, clock
 from tinygrad.dtype import DType, dtype_from_numpy
 from tinygrad.helpers import complete
+from tinygrad.observer import MemoryChange
 
 
 class Buffer(Owner):
@@ -30,8 +31,8 @@ class Buffer(Owner):
     """whose memory it is, if not the allocator's"""
     _seen: weakref.WeakSet[_HostMemory] | None = None
     """of a root: through what the host sees the memory"""
-    recorded: Any = None
-    """what the observer wants to hear again when the memory is freed"""
+    change: MemoryChange | None = None
+    """what an observer is told with when the memory is free again"""
     _allocator: Allocator | None = None
     """takes the memory back"""
 
@@ -62,15 +63,18 @@ class Buffer(Owner):
         """What the allocator gave."""
         return self.allocate()._memory
 
-    def allocate(self, idle: bool = False, lines: tuple[int, ...] = (), is_told: bool = True) -> Buffer:
+    def allocate(self, idle: bool = False, lines: tuple[int, ...] = (),
+                 change: MemoryChange | None = None) -> Buffer:
         """Take the memory, if that has not happened; with `idle` such that nobody has to wait for. `lines`:
-        the user's that it is for, where they are known. `is_told`: whether the observer is told of it."""
+        the user's that it is for, where they are known. `change`: what the observer gave for memory like
+        this before, if anybody asked it."""
         if self._memory is None:
             allocator = self._allocator = Device[self.device].allocator
             size = self.nbytes
             allocator.allocate(self, size, idle)
-            if is_told and (watcher := observer.active) is not None:
-                self.recorded = watcher.allocated(self.device, size, lines)
+            if (watcher := observer.active) is not None:
+                self.change = change or watcher.memory_change(self.device, size, lines)
+                self.change.taken(clock())
         return self
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
@@ -83,8 +87,8 @@ class Buffer(Owner):
         unfinished = self.uses.before_writing() if self.uses is not None else ()
         if self._allocator is not None:
             self._allocator.free(self, self.nbytes, unfinished)
-            if self.recorded is not None and (watcher := observer.active) is not None:
-                watcher.freed(self.recorded)
+            if self.change is not None and observer.active is not None:
+                self.change.returned(clock())
         for point in unfinished if self._allocator is None else ():
             point.queue.keep(point.value, self._memory)
 

@@ -48,6 +48,8 @@ class CommandList:
     """for each node that gets a value, its position in the structure and what shows it"""
     visible: tuple[tuple[int, str, int, DType], ...]
     """(number, device, items, dtype) of the new memory that views show"""
+    no_changes: tuple[None, ...]
+    """what an observer would give for each of that (`Buffer.allocate`), while there is none"""
     inner: tuple[tuple[int, int], ...]
     """(number, offset in bytes) of the memory that only the kernels use, in one piece"""
     inner_bytes: int
@@ -72,8 +74,7 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
         return False
     watcher = observer.active if began else None
     observed = watcher and (structure.observed or watcher.at_once(launch, template, structure))
-    lines = observed.lines if observed else ()
-    addresses = {}
+    addresses, new = {}, {}
     for number, node in enumerate(structure.buffers):
         memory = node.storage.buffer
         if memory is None or memory._memory is None:
@@ -82,14 +83,14 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
         if uses is not None and uses.before_reading():
             return False
         addresses[number] = memory._address or memory.address
-    new = {}
-    for number, device, size, dtype in launch.visible:
-        memory = new[number] = Buffer(device, size, dtype).allocate(is_told=False)
+    changes = observed.memory if observed else launch.no_changes
+    for (number, device, size, dtype), change in zip(launch.visible, changes):
+        memory = new[number] = Buffer(device, size, dtype).allocate(change=change)
         if memory.uses is not None and memory.uses.before_writing():
             return False
         addresses[number] = memory.address
     if launch.inner:
-        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(lines=lines)
+        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(lines=observed.lines if observed else ())
         if arena.uses is not None and arena.uses.before_writing():
             return False
         addresses.update((number, arena.address + offset) for number, offset in launch.inner)
@@ -100,7 +101,7 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
     with queue.lock:
         if not queue.runs_here(launch.seconds, ()):
             return False
-        times = [] if watcher is None else [clock()]
+        times = [] if watcher is None else [began, clock()]
         for call in launch.calls:
             call.program([addresses[slot] for slot in call.slots],
                          [values[number] if given else number for given, number in call.variables],
@@ -117,7 +118,8 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
     for position, view in launch.views:
         structure.nodes[position].set_realized_view(view.over(nodes))
     if watcher is not None:
-        watcher.ran_at_once(observed, began, times, new.values())
+        times.append(clock())
+        watcher.ran_at_once(observed, times)
     return True
 
 
@@ -148,8 +150,9 @@ def launch_of(template: Template, given: int) -> CommandList | bool:
     inner_bytes = template.arenas[0][1].size if template.arenas else max(
         (size * dtype.itemsize for number, (_, size, dtype) in numbered if number in offsets), default=0)
     work = [kernel.estimate for kernel in kernels]
-    return CommandList(queue, BEAM.value, tuple(calls), views,
-                  tuple((number, *spec) for number, spec in numbered if number in visible),
-                  tuple(offsets.items()), inner_bytes, name, sum(w.seconds for w in work),
-                  sum(w.operations for w in work), sum(w.bytes for w in work),
-                  tuple((kernel, item.lines) for kernel, item in zip(kernels, template.items, strict=True)))
+    return CommandList(
+        queue, BEAM.value, tuple(calls), views,
+        tuple((number, *spec) for number, spec in numbered if number in visible), (None,) * len(visible),
+        tuple(offsets.items()), inner_bytes, name, sum(w.seconds for w in work),
+        sum(w.operations for w in work), sum(w.bytes for w in work),
+        tuple((kernel, item.lines) for kernel, item in zip(kernels, template.items, strict=True)))

@@ -29,6 +29,7 @@ from tinygrad.engine.realize import Submission, allocate
 from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, complete
+from tinygrad.observer import MemoryChange
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.schedule.memory import Lifetime, lifetimes, plan_arena
 
@@ -66,11 +67,19 @@ class Place:
     def size(self) -> int:
         return int(self.placeholder.arg.size)
 
-    def new_buffer(self, is_told: bool = True) -> Buffer:
-        """New memory, of which the observer is told unless somebody does so later."""
+    @property
+    def device(self) -> str:
+        return str(self.placeholder.arg.device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.placeholder.dtype.itemsize
+
+    def new_buffer(self, change: MemoryChange | None = None) -> Buffer:
+        """New memory; `change` as `Buffer.allocate` takes it."""
         spec = self.placeholder.arg
         buffer = Buffer(spec.device, spec.size, self.placeholder.dtype)
-        buffer.allocate(lines=self.lines, is_told=is_told)
+        buffer.allocate(lines=self.lines, change=change)
         if self.content is not None:
             buffer.copyin(self.content.view(np.uint8).data)
         return buffer

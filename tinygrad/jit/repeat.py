@@ -43,13 +43,19 @@ class ArgumentKind(NamedTuple):
     layout: Layout | None
 
 
+class Unobserved(NamedTuple):
+    """What stands for an observer's knowledge of calls as long as there is none."""
+
+    key: None
+    memory: tuple[None, ...]
+    """what each result's memory is made with"""
+
+
 class RepeatedCall:
     """Calls of one kind whose trace computes new tensors alone."""
 
     def __init__(self, name: str, kind: CallKind, trace: Trace) -> None:
         self.name = name
-        self.observed: Any = None
-        """what an observer knows of them"""
         self.guards = trace.guards
         self.arguments = [ArgumentKind(*tensor, layout)
                           for tensor, layout in zip(kind.tensors, kind.layouts, strict=True)]
@@ -59,6 +65,8 @@ class RepeatedCall:
         """by place, the number of its memory among that of the tensors, and then of results"""
         self.slots.update((place, len(kind.same) + i) for i, place in enumerate(trace.fresh_places))
         self.fresh = [trace.places[number] for number in trace.fresh_places]
+        self.observed: Any = Unobserved(None, (None,) * len(self.fresh))
+        """what an observer knows of them"""
         number_of = {place: i for i, place in enumerate(trace.fresh_places)}
         self.outputs: list[tuple[Output, list[int]]] = [
             (output, [number_of[place] for place in output.places]) for output in trace.outputs]
@@ -85,7 +93,8 @@ class RepeatedCall:
         """What such a call returns; MISSED, with nothing done, for any other. `writes_pending`: whether what
         is pending for other tensors is to be written first."""
         watcher = observer.active
-        began = clock() if watcher is not None else 0.0
+        if watcher is not None:
+            began = clock()
         modes = (Tensor.training, no_grad.state.depth > 0, Device.DEFAULT, dtypes.default_float,
                  dtypes.default_int, NOOPT.value != 0, ALLOW_TF32.value != 0)
         if modes != self.modes:
@@ -96,7 +105,10 @@ class RepeatedCall:
         for guard in self.guards:
             if not guard.holds(NO_INPUTS):
                 return MISSED
-        fresh = [place.new_buffer(is_told=watcher is None) for place in self.fresh]
+        if watcher is not None and self.observed.key is not watcher.key:
+            self.observed = watcher.replays(self.name, [(place.device, place.nbytes, place.lines)
+                                                        for place in self.fresh])
+        fresh = [place.new_buffer(change) for place, change in zip(self.fresh, self.observed.memory)]
         memory += fresh
         if not self.runs_here(memory):
             self.engine({place: memory[i] for place, i in self.slots.items()}, self.lasting, NO_VALUES)
@@ -107,9 +119,7 @@ class RepeatedCall:
             output.tensor({places[i].placeholder: nodes[i] for i in numbers})
             for output, numbers in self.outputs])
         if watcher is not None:
-            if self.observed is None or self.observed.key is not watcher.key:
-                self.observed = watcher.replays(self.name, fresh, [place.lines for place in places])
-            watcher.ran_at_once(self.observed, began, (), fresh)
+            watcher.ran_at_once(self.observed, [began, clock()])
         return result
 
     def runs_here(self, memory: Sequence[Buffer]) -> bool:

@@ -36,7 +36,7 @@ RUN = {"begin": "i64", "end": "i64", "detail": "i64"}
 BEGIN, END, DETAIL = range(len(RUN))
 TINY = 128
 """Nanoseconds of a kernel, in the mean of the last run, from which on a run has the counter: it adds 5%."""
-EVERY = 16
+EVERY = 32
 AT_ONCE = 8
 """Kernels whose ticks are added at once: there is room for a multiple of so many."""
 MOST_WORDS = 200_000

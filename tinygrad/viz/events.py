@@ -8,6 +8,7 @@ event. What native code keeps becomes rows only when somebody asks for them.
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Table: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 """events in rows: track, site, start, end"""
 NONE: Table = np.zeros((0, 4))
+Numbers: TypeAlias = "array[float]"
 
 
 class ListTimes(Protocol):
@@ -109,7 +111,7 @@ class EventLog:
 
     def __init__(self, keep_seconds: float) -> None:
         self.keep_seconds = keep_seconds
-        self.known: list[float] = []
+        self.known = numbers()
         """track, site, start, end of one event after the other, those that are not settled yet"""
         self.pending: deque[tuple[int, int, Any, Any, Any]] = deque()
         """(track, site, start, end, queue), start and end as timestamps: times that are not read yet"""
@@ -159,9 +161,9 @@ class EventLog:
         """The same, but for lists of kernels, which wait in less memory; and count these events, too."""
         with self.lock:
             pending = [self.row_of(*self.pending.popleft()) for _ in range(len(self.pending))]
-            table = np.concatenate([taken(self.known, 4), more, np.reshape(pending, (-1, 4))])
+            table = np.concatenate([taken(self.known).reshape(-1, 4), more, np.reshape(pending, (-1, 4))])
             if len(table):
-                table = table[np.argsort(table[:, 3], kind="stable")]
+                table = table.take(np.argsort(table[:, 3], kind="stable"), 0)
                 self.add(table[:, 1].astype(np.int64), 1, table[:, 3] - table[:, 2])
                 self.keep(table, table)
                 self.kept.drop_before(float(table[-1, 3]) - self.keep_seconds)
@@ -240,8 +242,13 @@ def rows(track: Any, site: Any, start: Array, end: Array) -> Table:
     return found.reshape(-1, 4)
 
 
-def taken(numbers: list[float], width: int) -> Table:
-    """Rows of so many numbers, which leave the list; other threads may put more there meanwhile."""
-    found = numbers[:]
-    del numbers[:len(found)]
-    return np.fromiter(found, np.float64, len(found)).reshape(-1, width)
+def numbers() -> Numbers:
+    """Room for numbers that are not counted yet: taking note of one takes 8 bytes and makes no object."""
+    return array("d")
+
+
+def taken(known: Numbers) -> Array:
+    """These numbers, which are no longer there; other threads may put more there meanwhile."""
+    found = known[:]
+    del known[:len(found)]
+    return np.asarray(found)

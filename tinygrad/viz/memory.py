@@ -7,39 +7,30 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tinygrad.viz.events import taken
+from tinygrad.observer import MemoryChange
+from tinygrad.viz.events import numbers, taken
 
 MOST_POINTS = 100_000
 """Changes that are kept; the oldest go first."""
 MOST_ARENAS = 64
 
 
-class Change:
-    """What happens to memory again and again: a line gets so many bytes, and gives them back."""
+class Change(MemoryChange):
+    """Memory that a line gets again and again, and the moments at which it did that are not counted yet."""
 
-    __slots__ = ("key", "owner", "returned", "size", "taken")
-
-    def __init__(self, key: object, size: int, owner: int) -> None:
-        self.key = key
-        """whose it is: what is taken while one recording runs may be given back in another"""
+    def __init__(self, size: int, owner: int) -> None:
         self.size = size
         self.owner = owner
         """its number"""
-        self.taken: list[float] = []
-        """the moments that are not counted yet"""
-        self.returned: list[float] = []
-
-
-    def table(self, moments: Any, sign: int = 1) -> Any:
-        """Rows of (moment, bytes, owner) for some moments."""
-        return np.stack([moments, np.full(len(moments), sign * self.size),
-                         np.full(len(moments), self.owner)], 1)
+        self.when_taken = numbers()
+        self.when_returned = numbers()
+        self.taken = self.when_taken.append  # type: ignore[assignment,method-assign]  # no Python step
+        self.returned = self.when_returned.append  # type: ignore[assignment,method-assign]
 
 
 class Held(NamedTuple):
@@ -66,9 +57,7 @@ class ArenaRecord:
 class MemoryRecord:
     """The memory of a recording."""
 
-    def __init__(self, key: object) -> None:
-        self.key = key
-        """what stands for the recording"""
+    def __init__(self) -> None:
         self.change_of: dict[tuple[int, str, int], Change] = {}
         self.owners: list[Held] = []
         self.owner_of: dict[tuple[int, str], int] = {}
@@ -96,35 +85,33 @@ class MemoryRecord:
         with self.lock:
             what = line, device, size
             return self.change_of.get(what) or self.change_of.setdefault(
-                what, Change(self.key, size, self.owner(line, device)))
+                what, Change(size, self.owner(line, device)))
 
-    def new_changes(self) -> list[Any]:
-        """What was given back and taken since this was last asked, as tables for `count`."""
-        found = []
-        for change in list(self.change_of.values()):
-            if change.returned:
-                found.append(change.table(taken(change.returned, 1)[:, 0], -1))
-            if change.taken:
-                found.append(change.table(taken(change.taken, 1)[:, 0]))
-        return found
-
-    def count(self, tables: Sequence[Any]) -> None:
-        """Count changes: (moment, bytes, owner) in rows."""
+    def count(self) -> None:
+        """Count what was taken and given back."""
         with self.lock:
-            if not tables:
+            new: list[tuple[Any, int, int]] = []  # the moments of each change, its bytes and owner
+            for change in list(self.change_of.values()):
+                if change.when_returned:  # these first: what is given back meanwhile was taken before
+                    new.append((taken(change.when_returned), -change.size, change.owner))
+                if change.when_taken:
+                    new.append((taken(change.when_taken), change.size, change.owner))
+            if not new:
                 return
-            table = np.concatenate(tables)
-            table = table[np.argsort(table[:, 0], kind="stable")]
-            sizes, owners = table[:, 1], table[:, 2].astype(np.int64)
+            lengths = [len(moments) for moments, _, _ in new]
+            moments, sizes, owners = (np.concatenate([of[0] for of in new]), np.repeat(
+                [of[1] for of in new], lengths), np.repeat([of[2] for of in new], lengths))
+            order = np.argsort(moments, kind="stable")
+            moments, sizes, owners = moments.take(order), sizes.take(order), owners.take(order)
             used = self.used + np.cumsum(sizes)
             self.held = np.concatenate([self.held, np.zeros(len(self.owners) - len(self.held))])
             highest = int(np.argmax(used))
             if used[highest] > self.peak:
-                self.peak, self.peak_at = int(used[highest]), float(table[highest, 0])
+                self.peak, self.peak_at = int(used[highest]), float(moments[highest])
                 self.at_peak = self.held + totals(owners[:highest + 1], sizes[:highest + 1], len(self.held))
             self.held += totals(owners, sizes, len(self.held))
             self.used = int(used[-1])
-            self.last_points.append(np.stack([table[:, 0], used], 1))
+            self.last_points.append(np.stack([moments, used], 1))
             while sum(map(len, self.last_points)) - len(self.last_points[0]) >= MOST_POINTS:
                 self.last_points.popleft()
 

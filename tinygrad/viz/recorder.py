@@ -28,7 +28,7 @@ from tinygrad.graph.walk import Watching
 from tinygrad.helpers import getenv
 from tinygrad.observer import Observer
 from tinygrad.schedule.cache import Structure
-from tinygrad.viz.events import MOST_KNOWN, NONE, EventLog, rows, taken
+from tinygrad.viz.events import MOST_KNOWN, NONE, EventLog, Numbers, numbers, rows, taken
 from tinygrad.viz.graphs import ScheduledGraph
 from tinygrad.viz.kernels import KernelRecord, SearchRecord
 from tinygrad.viz.lines import LINES, UNKNOWN, Frame, Line
@@ -70,9 +70,8 @@ class RunAtOnce(NamedTuple):
 
     key: object
     """whose it is: the recorder's"""
-    runs: list[float]
-    """those that are not counted yet, of each the thread's track, when it began, the moments before each
-    kernel and after the last, and when it ended: numbers, which Python's collector of cycles does not walk"""
+    runs: Numbers
+    """those that are not counted yet: of each its times, as `ran_at_once` has them, and the thread's track"""
     nodes: tuple[int, ...]
     """the lines of the nodes that are computed"""
     track: int
@@ -83,7 +82,7 @@ class RunAtOnce(NamedTuple):
     around: int
     """the site of all of it: tensors are computed, or a trace is replayed"""
     memory: tuple[Change, ...]
-    """what memory for each result is"""
+    """what is told of each result's memory"""
 
 
 class MadeFor(NamedTuple):
@@ -138,7 +137,7 @@ class Recorder(Observer):
         self.tracks: list[str] = []
         self.track_of: dict[str, int] = {}
         self.log = EventLog(float(getenv("VIZ_SECONDS", 600.0)))
-        self.memory = MemoryRecord(self.key)
+        self.memory = MemoryRecord()
         self.schedules: list[ScheduledGraph] = []
         self.schedules_left_out = 0
         self.local = Local()
@@ -376,14 +375,14 @@ class Recorder(Observer):
         if track < 0:
             track = self.host_track()
         known = self.log.known
-        known.extend((track, site, began, ended))
+        known.fromlist([track, site, began, ended])
         if len(known) > MOST_KNOWN:
             self.count()
 
     def marked(self, name: str, color: str) -> None:
         moment = clock()
         site = self.site(Site("mark", name, -1, (self.lines.here(),), color=color))
-        self.log.known.extend((self.host_track(), site, moment, moment))
+        self.log.known.fromlist([self.host_track(), site, moment, moment])
 
     def kernel_run(self, kernel: Any, device: str, start: Any, end: Any) -> None:
         lines = self.local.lines or ()
@@ -400,26 +399,20 @@ class Recorder(Observer):
         """What `ran_at_once` takes."""
         site, changes = self.site(around), tuple(memory)
         with self.log.lock:
-            found = RunAtOnce(self.key, [], nodes, track, kernels, lines, site, changes)
+            found = RunAtOnce(self.key, numbers(), nodes, track, kernels, lines, site, changes)
             self.all_at_once.append(found)
         return found
 
-    def ran_at_once(self, observed: Any, began: float, times: Sequence[float], memory: Iterable[Any]) -> None:
+    def ran_at_once(self, observed: Any, times: list[float]) -> None:
         track = self.local.track
-        if track < 0:
-            track = self.host_track()
-        for buffer, change in zip(memory, observed.memory):
-            buffer.recorded = change
-        runs = observed.runs
-        runs += (track, began, *times, clock())
+        times.append(track if track >= 0 else self.host_track())
+        observed.runs.fromlist(times)
         self.uncounted += 1
         if self.uncounted > MOST_RUNS:
             self.count()
 
-    def replays(self, name: str, memory: Iterable[Any], lines: Iterable[tuple[int, ...]]) -> Any:
-        changes = [self.memory.change(of[0] if of else self.lines.here(), buffer.device, buffer.nbytes)
-                   for buffer, of in zip(memory, lines, strict=True)]
-        return self.run_at_once(Site("replay", name), changes)
+    def replays(self, name: str, memory: Iterable[tuple[str, int, tuple[int, ...]]]) -> Any:
+        return self.run_at_once(Site("replay", name), [self.memory_change(*of) for of in memory])
 
     def list_watched(self, kernels: Any, device: str) -> None:
         sites = np.array(self.kernel_sites(kernels.sites, device), np.int64)
@@ -438,17 +431,15 @@ class Recorder(Observer):
     def count(self) -> None:
         """Count what is known so far."""
         with self.log.lock:
-            allocated = self.memory.new_changes()  # before runs: they took what is given back here
+            self.memory.count()
             events, self.uncounted = [NONE], 0
             for kind in self.all_at_once:
                 if kind.runs:
-                    runs = taken(kind.runs, 4 + len(kind.kernels) if kind.kernels else 3)
-                    events.append(rows(runs[:, 0], kind.around, runs[:, 1], runs[:, -1]))
-                    events += [rows(kind.track, site, runs[:, 2 + i], runs[:, 3 + i])
+                    runs = taken(kind.runs).reshape(-1, 4 + len(kind.kernels) if kind.kernels else 3)
+                    events.append(rows(runs[:, -1], kind.around, runs[:, 0], runs[:, -2]))
+                    events += [rows(kind.track, site, runs[:, 1 + i], runs[:, 2 + i])
                                for i, site in enumerate(kind.kernels)]
-                    allocated += [change.table(runs[:, 1]) for change in kind.memory]
             self.log.settle_single(np.concatenate(events))
-            self.memory.count(allocated)
 
     def settle(self) -> None:
         """Read the times of everything given so far, waiting for it, and count it."""
@@ -477,16 +468,10 @@ class Recorder(Observer):
 
     # --- memory -----------------------------------------------------------------------------------------
 
-    def allocated(self, device: str, size: int, lines: tuple[int, ...] = ()) -> Any:
+    def memory_change(self, device: str, size: int, lines: tuple[int, ...] = ()) -> Change:
         lines = lines or self.local.lines or ()
         memory, what = self.memory, (lines[0] if lines else self.lines.here(), device, size)
-        change = memory.change_of.get(what) or memory.change(*what)
-        change.taken.append(clock())
-        return change
-
-    def freed(self, known: Change) -> None:
-        if known.key is self.key:
-            known.returned.append(clock())
+        return memory.change_of.get(what) or memory.change(*what)
 
     def arena_placed(self, device: str, size: int,
                      values: Sequence[tuple[int, int, int, int, tuple[int, ...]]]) -> None:
