@@ -83,14 +83,14 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
         if uses is not None and uses.before_reading():
             return False
         addresses[number] = memory._address or memory.address
-    changes = observed.memory if observed else launch.no_changes
+    changes, lines = (observed.memory, observed.lines) if observed else (launch.no_changes, ())
     for (number, device, size, dtype), change in zip(launch.visible, changes):
         memory = new[number] = Buffer(device, size, dtype).allocate(change=change)
         if memory.uses is not None and memory.uses.before_writing():
             return False
         addresses[number] = memory.address
     if launch.inner:
-        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(lines=observed.lines if observed else ())
+        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(lines=lines)
         if arena.uses is not None and arena.uses.before_writing():
             return False
         addresses.update((number, arena.address + offset) for number, offset in launch.inner)
