@@ -41,6 +41,7 @@ from tinygrad.device.queue import (
     clock,
     written_and_read,
 )
+from tinygrad.runtime import rank_exchange
 from tinygrad.runtime.cpu import CPUAllocator, CPUDevice, cpu_renderer
 from tinygrad.runtime.cpu_queue import HAND_OVER, HostQueue, Timeline
 from tinygrad.runtime.null import NullAllocator, NullDevice
@@ -267,14 +268,21 @@ class World:
 
     def together_at_once(self, comm: Any, joined: JoinedCollective, sent: Sequence[Bytes],
                          received: Sequence[Bytes]) -> None:
-        """As `together`, by one call of MPI."""
+        """As `together`, by one call of MPI, or several where one counts no further."""
         given = _in_one(sent)
         whole = received[0] if len(received) == 1 else np.empty(joined.nbytes, np.uint8)
-        if joined.combined is None:
+        if joined.combined is not None:
+            for part, result in zip(parts(given), parts(whole), strict=True):
+                comm.Allreduce(part.view(joined.dtype), result.view(joined.dtype),
+                               getattr(self.mpi, joined.combined.of_mpi))
+        elif given.nbytes <= rank_exchange.CHUNK:
             comm.Allgather(given, whole)
         else:
-            comm.Allreduce(given.view(joined.dtype), whole.view(joined.dtype),
-                           getattr(self.mpi, joined.combined.of_mpi))
+            for number, row in enumerate(whole.reshape(joined.rows, joined.share)):
+                if joined.ranks[number] == self.rank:
+                    row[:] = given
+                for part in parts(row):
+                    comm.Bcast(part, number)
         if len(received) > 1:
             rows = whole.reshape(joined.rows, joined.share)
             columns = np.split(rows, np.cumsum(joined.shares)[:-1], axis=1)
