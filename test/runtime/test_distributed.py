@@ -499,6 +499,6 @@ def test_random_functions_over_random_layouts_give_what_one_device_gives() -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "first", "last"), [(2, 12, 200), (3, 0, 100), (4, 0, 60)])
-def test_many_random_functions_over_random_layouts_give_what_one_device_gives(count: int, first: int, last: int
-                                                                              ) -> None:
+def test_many_functions_over_random_layouts_give_what_one_device_gives(count: int, first: int, last: int
+                                                                       ) -> None:
     run_functions(count, first, last)
