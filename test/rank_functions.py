@@ -55,6 +55,11 @@ def attention(x: Tensor, rng: np.random.Generator, place: Place) -> Tensor:
     return x.scaled_dot_product_attention(x.flip(-2), x * 2, is_causal=True)
 
 
+def largest(x: Tensor, axis: int, place: Place) -> Tensor:
+    """Each item less the largest along an axis, which is found by its place."""
+    return x - x.gather(axis, place(x.detach().argmax(axis, keepdim=True)))
+
+
 def written(x: Tensor, rng: np.random.Generator, place: Place) -> Tensor:
     """A copy of which some items along an axis are others."""
     axis, target = any_axis(x, rng), (x * 1).detach().contiguous()
@@ -88,6 +93,11 @@ CHANGES: dict[str, Change] = {
     "convolution": convolution,
     "attention": lambda x, rng, place: attention(x, rng, place) if x.ndim > 1 else x,
     "written": written,
+    "laid out anew": lambda x, rng, place: place(x),
+    "another view laid out": lambda x, rng, place: place(x.transpose(0, -1).flip(0)) * 2,
+    "masked": lambda x, rng, place: x.masked_fill(place(x > 0.5), 0.25),
+    "whole numbers": lambda x, rng, place: x + place((x * 4).floor().cast(dtypes.int16)).cast(x.dtype) / 8,
+    "largest": lambda x, rng, place: largest(x, any_axis(x, rng), place),
     "windows": lambda x, rng, place: x.unfold(any_axis(x, rng), 2, 1).mean(-1) if min(x.shape) > 1 else x,
 }
 
@@ -124,7 +134,7 @@ class Drawn:
         rng = np.random.default_rng(self.number + 2)
         for name in self.names:
             x = CHANGES[name](x, rng, place)
-        return x, (x * drawn(x, rng, place, *x.shape)).mean()
+        return x * 1, (x * drawn(x, rng, place, *x.shape)).mean()
 
     def found(self, is_apart: bool) -> list[np.ndarray[Any, Any]]:
         """The result and the gradient; of every other number what three steps of training leave."""

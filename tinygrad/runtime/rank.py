@@ -46,21 +46,23 @@ from tinygrad.runtime.cpu import CPUAllocator, CPUDevice, cpu_renderer
 from tinygrad.runtime.cpu_queue import HAND_OVER, HostQueue, Timeline
 from tinygrad.runtime.null import NullAllocator, NullDevice
 from tinygrad.runtime.rank_exchange import (
+    DATA_TAG,
     KIND,
     Between,
     Bytes,
     JoinedCollective,
     Letter,
+    LongMessages,
     RankExchange,
     Scratch,
     fill,
-    in_order,
+    name_of,
     parts,
     rank_of,
 )
 
 OpenGPU: TypeAlias = "Callable[[str, int, World], CompiledDevice]"
-END_TAG, DATA_TAG, DIFFERENT_TAG, WAITING_TAG = 1, 2, 3, 4
+END_TAG, DIFFERENT_TAG, WAITING_TAG = 1, 3, 4
 EVERYBODY = -1
 POLLING, POLLING_HERE = 5e-5, HAND_OVER
 """Seconds for which who waits for a partner polls before it sleeps: the thread that exchanges beside kernels
@@ -168,36 +170,19 @@ class World:
                 if letter.is_packed:
                     letter.pack(sent)
             self.answer(letters)
-            waiting: list[Any] = []
-            strided: list[tuple[Bytes, Bytes]] = []
+            long = LongMessages(self.data, name_of(self.rank))
             for letter in letters:
                 if letter.is_packed:
                     letter.unpack(received)
                 else:
-                    self.begin(letter, sent, received, waiting, strided)
+                    long.begin(letter, sent, received)
             for source, target in exchange.local:
                 for given, taken in zip(source.of(sent), target.of(received), strict=True):
                     fill(taken, given)
-            while waiting and not self.mpi.Request.Testall(waiting):
+            while long.waiting and not self.mpi.Request.Testall(long.waiting):
                 pass  # MPI moves long messages while it is asked; between two looks Ctrl-C gets through
-            for memory, flat in strided:
-                fill(memory, flat)
+            long.unpack()
         self.sent += exchange.sent
-
-    def begin(self, letter: Letter, sent: Sequence[Bytes], received: Sequence[Bytes], waiting: list[Any],
-              strided: list[tuple[Bytes, Bytes]]) -> None:
-        """Let the content of a letter be on its way: `waiting` gets what is to be complete, `strided` the
-        memory that is then to be filled, and with what."""
-        for memory in (m for part in letter.between.received for m in part.of(received)):
-            flat = in_order(memory)
-            if flat is not memory:
-                strided.append((memory, flat))
-            waiting += [self.data.Irecv(part, letter.rank, DATA_TAG) for part in parts(flat)]
-        for memory in (m for part in letter.between.sent for m in part.of(sent)):
-            flat = in_order(memory)
-            if flat is not memory:
-                fill(flat, memory)
-            waiting += [self.data.Isend(part, letter.rank, DATA_TAG) for part in parts(flat)]
 
     def agree(self, between: Sequence[Between]) -> None:
         """Wait until all partners are at an exchange whose content goes another way, and agree about it."""

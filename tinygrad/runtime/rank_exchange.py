@@ -8,17 +8,20 @@ and waits is `rank.py`, with MPI, or `nccl.py`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from tinygrad.device import Buffer
 from tinygrad.device.host import seconds_of
 from tinygrad.device.queue import BlockCopy, ByteRegion, CollectiveGroup, GatheredCopy
+from tinygrad.dtype import dtypes
 
 KIND = "RANK"
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+DATA_TAG = 2
 CHUNK = 1 << 30
 """Bytes of one message: MPI counts in 32 bits."""
 HEADER = 24
@@ -83,9 +86,14 @@ def is_flat(memory: Bytes) -> bool:
     return memory.dtype == np.uint8
 
 
-def in_order(memory: Bytes) -> Bytes:
-    """This, if it is flat; memory for its rows one after another where it is not."""
-    return memory if is_flat(memory) else np.empty(memory.nbytes, np.uint8)
+def new_bytes(count: int) -> Bytes:
+    """Memory for so many."""
+    return np.empty(count, np.uint8)
+
+
+def in_order(memory: Bytes, new: Callable[[int], Bytes] = new_bytes) -> Bytes:
+    """This, if it is flat; new memory for its rows one after another where it is not."""
+    return memory if is_flat(memory) else new(memory.nbytes)
 
 
 def fill(target: Bytes, source: Bytes) -> None:
@@ -344,6 +352,43 @@ class Letter:
                 end = start + memory.nbytes
                 fill(memory, self.incoming[start:end])
                 start = end
+
+
+class LongMessages:
+    """Messages that are too long for letters, while they are on their way."""
+
+    def __init__(self, comm: Any, device: str) -> None:
+        self.comm, self.device = comm, device
+        self.waiting: list[Any] = []
+        """what is to be complete"""
+        self.strided: list[tuple[Bytes, Bytes]] = []
+        """memory to be filled then, and with what"""
+        self.packed: list[Buffer] = []
+        """what holds rows one after another"""
+
+    def new(self, count: int) -> Bytes:
+        """Memory for so many, of what this process freed before: with fresh pages in each exchange 16 MB in
+        rows of 8 KB took 2.2 to 3.3 ms, with these 1.4."""
+        self.packed.append(Buffer(self.device, count, dtypes.uint8).allocate(idle=True))
+        return np.frombuffer(self.packed[-1].memory, np.uint8, count)
+
+    def begin(self, letter: Letter, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
+        """Let the content of a letter be on its way."""
+        for memory in (m for part in letter.between.received for m in part.of(received)):
+            flat = in_order(memory, self.new)
+            if flat is not memory:
+                self.strided.append((memory, flat))
+            self.waiting += [self.comm.Irecv(part, letter.rank, DATA_TAG) for part in parts(flat)]
+        for memory in (m for part in letter.between.sent for m in part.of(sent)):
+            flat = in_order(memory, self.new)
+            if flat is not memory:
+                fill(flat, memory)
+            self.waiting += [self.comm.Isend(part, letter.rank, DATA_TAG) for part in parts(flat)]
+
+    def unpack(self) -> None:
+        """Put what came packed where it belongs."""
+        for memory, flat in self.strided:
+            fill(memory, flat)
 
 
 def parts(memory: Bytes) -> Iterator[Bytes]:
