@@ -94,7 +94,7 @@ def run(program: Program, mesh: Mesh, number: int) -> list[Array]:
 
     jitted = TinyJit(step)
     for _ in range(3):
-        inputs = [x.clone() for x in inputs_of(program, mesh, np.random.default_rng(number))]
+        inputs = [x.detach().contiguous() for x in inputs_of(program, mesh, np.random.default_rng(number))]
         Tensor.realize(*inputs)  # each with memory of its own, into which a call may write
         found += [r.numpy() for r in jitted(*inputs)]
     return found
