@@ -1,8 +1,9 @@
 """Random programs over random layouts, as a rank runs them: `python rank_programs.py FIRST LAST`.
 
 The programs are those of `random_programs.py`, whose results NumPy knows exactly. Ranks are a mesh; along
-each axis of it an input is cut or whole, as a seed says; what is computed is cut again now and then. Prints
-how many ran and how many a rank refused ("not sharded along"), which all ranks do alike.
+each axis of it an input is cut or whole, as a seed says; what is computed is cut again now and then. Every
+third one runs under TinyJit too. Prints how many ran and how many a rank refused ("not sharded along"), which
+all ranks do alike.
 """
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from program_steps import TENSOR, WRITES, Array, Program
 from random_programs import programs
 
-from tinygrad import Tensor, distributed
+from tinygrad import Tensor, TinyJit, distributed
 from tinygrad.nn.parallel import Mesh
 
 DRAWS = 6
@@ -57,15 +58,20 @@ def spread(x: Tensor, mesh: Mesh, name: str, rng: np.random.Generator) -> Tensor
     return x.shard(mesh[name], axes[rng.integers(len(axes))])
 
 
-def run(program: Program, mesh: Mesh, rng: np.random.Generator) -> list[Array]:
-    """The program's results, over all devices."""
-    names = list(mesh.sizes)
+def inputs_of(program: Program, mesh: Mesh, rng: np.random.Generator) -> list[Tensor]:
+    """The program's inputs, over all devices."""
     values = []
     for array in program.inputs:
         value = Tensor(array, requires_grad=False)
-        for name in names:
+        for name in mesh.sizes:
             value = spread(value, mesh, name, rng)
         values.append(value)
+    return values
+
+
+def results_of(program: Program, mesh: Mesh, rng: np.random.Generator, *inputs: Tensor) -> list[Tensor]:
+    """The program's results, computed there."""
+    names, values = list(mesh.sizes), list(inputs)
     writes = any(step.name in WRITES for step in program.steps)
     for name, x, y, arg, _ in program.steps:
         value = TENSOR[name](values[x], None if y is None else values[y], arg)
@@ -73,7 +79,25 @@ def run(program: Program, mesh: Mesh, rng: np.random.Generator) -> list[Array]:
         values.append(spread(value, mesh, names[rng.integers(len(names))], rng) if again else value)
     results = [values[i] for i in program.results]
     results[0].realize(*results[1:])
-    return [r.numpy() for r in results]
+    return results
+
+
+def run(program: Program, mesh: Mesh, number: int) -> list[Array]:
+    """The program's results; for every third number in each of three calls, of which one is replayed."""
+    rng = np.random.default_rng(number)
+    found = [r.numpy() for r in results_of(program, mesh, rng, *inputs_of(program, mesh, rng))]
+    if number % 3:
+        return found
+
+    def step(*inputs: Tensor) -> list[Tensor]:
+        return results_of(program, mesh, np.random.default_rng(number), *inputs)
+
+    jitted = TinyJit(step)
+    for _ in range(3):
+        inputs = [x.detach().contiguous() for x in inputs_of(program, mesh, np.random.default_rng(number))]
+        Tensor.realize(*inputs)  # each with memory of its own, into which a call may write
+        found += [r.numpy() for r in jitted(*inputs)]
+    return found
 
 
 def main(first: int, last: int) -> None:
@@ -85,11 +109,12 @@ def main(first: int, last: int) -> None:
     for number in range(first, last):
         program = drawn(number)
         try:
-            found = run(program, mesh, np.random.default_rng(number))
+            found = run(program, mesh, number)
         except (ValueError, NotImplementedError) as error:
             refused.append(f"{number}: {error}")
             continue
-        for ours, expected in zip(found, program.run_numpy(), strict=True):
+        results = program.run_numpy()
+        for ours, expected in zip(found, results * (len(found) // len(results)), strict=True):
             np.testing.assert_array_equal(ours, expected, err_msg=f"program {number}: {program}")
     print(world.rank, last - first - len(refused), len(refused))
     if world.rank == 0:

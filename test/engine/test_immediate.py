@@ -8,7 +8,7 @@ import pytest
 
 from tinygrad import Context, Device, GlobalCounters, Tensor, TinyJit
 from tinygrad.engine import immediate, realize, replay
-from tinygrad.jit.repeat import RepeatedCall
+from tinygrad.jit.repeat import ShortCommands
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_replay_that_only_makes_results_runs_at_once(monkeypatch):
         return run
 
     monkeypatch.setattr(replay.Replay, "run_at_once", watched(replay.Replay.run_at_once))
-    monkeypatch.setattr(RepeatedCall, "runs_here", watched(RepeatedCall.runs_here))
+    monkeypatch.setattr(ShortCommands, "run", watched(ShortCommands.run))
     w, state = number(5, 3, seed=9), number(5)
 
     @TinyJit

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from tinygrad import Context, Tensor, TinyJit
+from tinygrad.device.queue import CommandQueue
 from tinygrad.jit.arguments import Inputs
+from tinygrad.jit.repeat import ShortCommands
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 
@@ -146,3 +148,35 @@ def test_numbers_and_names_are_others_each_time() -> None:
         assert jitted(x).tolist() == [0, 1, 2]
         assert jitted(x, i).tolist() == [0, i, 2 * i]
         assert jitted(x, factor=i).tolist() == [0, i, 2 * i]
+
+
+@pytest.mark.parametrize("is_accepted", (False, True))
+def test_an_interrupt_between_commands_leaves_none_out_and_makes_none_twice(is_accepted: bool) -> None:
+    """As ctrl-C does, before a queue has accepted a command or right after it."""
+    class Queue(CommandQueue):
+        accepted, times_lists = 7, True
+
+        def runs_here(self, *_: object) -> bool:
+            return True
+
+    class Command:
+        seconds = 0.0
+
+        def __init__(self) -> None:
+            self.queue = Queue("commands")
+
+        def __call__(self, memory: Any) -> None:
+            interrupts = len(made) == 1
+            if is_accepted or not interrupts:
+                self.queue.accepted += 1
+            made.append(self)
+            if interrupts:
+                raise KeyboardInterrupt
+
+    made: list[Any] = []
+    commands: list[Any] = [Command() for _ in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        ShortCommands(commands, []).run([])
+    first, second, third = commands
+    assert made == [first, second, third] if is_accepted else [first, second, second, third]
+    assert [command.queue.accepted for command in commands] == [8, 8, 8]

@@ -268,10 +268,11 @@ def test_a_small_all_reduce_is_one_message_to_each_other_and_replayed_as_one() -
             step(x)
             Device.synchronize()
             counts.append(World.current.seen[other][0] - before)
-        print(counts)
+        exchanges = World.current.exchanges
+        print(counts, step.repeated.short.queues[0] is exchanges, exchanges.thread)
     """)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["[1, 1, 1, 1]"] * 2
+    assert done.stdout.splitlines() == ["[1, 1, 1, 1] True None"] * 2  # no thread was needed
 
 
 def test_what_all_ranks_combine_or_gather_is_one_collective_of_mpi() -> None:
@@ -377,6 +378,39 @@ def test_small_collectives_of_a_kind_are_made_as_one() -> None:
     assert done.stdout.split("\n")[:3] == ["as one"] * 3
 
 
+def test_a_collective_of_more_bytes_than_a_call_of_mpi_takes_is_several() -> None:
+    """An all-gather of 2 GB a rank ended with MPI_ERR_ARG: counts have 32 bits."""
+    done = run_ranks(3, """
+        from tinygrad.runtime import rank, rank_exchange
+
+        most = rank_exchange.CHUNK = 1 << 16
+        calls = []
+
+        class Noted:
+            def __init__(self, comm):
+                self.comm = comm
+
+            def __getattr__(self, name):
+                def call(given, *others):
+                    calls.append((name, given.nbytes))
+                    return getattr(self.comm, name)(given, *others)
+
+                return call
+
+        communicator = rank.World.communicator
+        rank.World.communicator = lambda world, ranks: Noted(communicator(world, ranks))
+        for items in (50_000, 100):
+            a = rng.normal(size=(3, items)).astype(np.float32)
+            x = Tensor(a).shard(world.devices, 0).realize()
+            np.testing.assert_array_equal(x.shard(world.devices).numpy(), a)
+            np.testing.assert_allclose(x.sum(0).numpy(), a.sum(0), rtol=1e-5, atol=1e-5)
+        assert max(nbytes for _, nbytes in calls) <= most, calls
+        print("in parts")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["in parts"] * 3
+
+
 def test_gradients_are_exchanged_in_buckets_while_others_are_computed() -> None:
     done = run_ranks(2, """
         from tinygrad.engine.realize import schedule_uops
@@ -449,3 +483,22 @@ def test_random_programs_over_random_layouts_give_what_numpy_gives() -> None:
 def test_many_random_programs_over_random_layouts_give_what_numpy_gives(count: int, first: int, last: int
                                                                         ) -> None:
     run_programs(count, first, last)
+
+
+def run_functions(count: int, first: int, last: int) -> None:
+    """Random functions of these numbers, in so many processes."""
+    done = start_ranks(count, [str(Path(__file__).parents[1] / "rank_functions.py"), str(first), str(last)],
+                       seconds=900)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"{rank} {last - first}" for rank in range(count)]
+
+
+def test_random_functions_over_random_layouts_give_what_one_device_gives() -> None:
+    run_functions(2, 0, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "first", "last"), [(2, 12, 200), (3, 0, 100), (4, 0, 60)])
+def test_many_functions_over_random_layouts_give_what_one_device_gives(count: int, first: int, last: int
+                                                                       ) -> None:
+    run_functions(count, first, last)

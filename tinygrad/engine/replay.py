@@ -374,6 +374,8 @@ class Replay:
         """Run on this memory for the places that keep none."""
         run = Submission()
         steps = range(len(self.steps)) if DEBUG >= 2 or self.is_timed_singly else self.runs
+        has_copies = any([isinstance(step, Copies) for step in self.runs])
+        memory = {**self.held, **lasting.buffers, **given} if has_copies else {}
 
         def rest() -> None:
             run.resume()
@@ -381,7 +383,7 @@ class Replay:
                 if isinstance(step, Together):
                     step(run, given, lasting, values)
                 elif isinstance(step, Copies):
-                    step(run, {**self.held, **lasting.buffers, **given})
+                    step(run, memory)
                 else:
                     self.run_alone(step, run, {**lasting.buffers, **given}, values)
 

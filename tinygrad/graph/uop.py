@@ -364,12 +364,14 @@ class UOp(Walk, Operators, Movement, NestNode):
         return node
 
     @staticmethod
-    def sharded_buffer(devices: tuple[str, ...], layout: Layout, shards: Sequence[UOp]) -> UOp:
-        """A BUFFER node of the layout's shape over `shards`, for each device a view of a BUFFER there."""
+    def sharded_buffer(devices: tuple[str, ...], layout: Layout, shards: Sequence[UOp],
+                       known: tuple[Shape, Any, int] | None = None) -> UOp:
+        """A BUFFER node of the layout's shape over `shards`, for each device a view of a BUFFER there.
+        `known`: as `new` takes it."""
         Sharding.exists = True
         storage = ShardedStorage(shards)
         spec = BufferSpec(next(_buffer_identities), devices, prod(layout.shape), storage.version, layout)
-        node = UOp.new(Ops.BUFFER, shards[0].dtype, (), spec)
+        node = UOp.new(Ops.BUFFER, shards[0].dtype, (), spec, known)
         node.__dict__["storage"] = storage
         return node
 
@@ -389,8 +391,8 @@ class UOp(Walk, Operators, Movement, NestNode):
         """A BUFFER node like this one, over the other BUFFER node for each of its `memories`."""
         if self.arg.layout is None:
             return others[self]
-        shards = [others[s] if s.op is Ops.BUFFER else s.substitute(others) for s in self.shards]
-        return UOp.sharded_buffer(self.arg.device, self.arg.layout, shards)
+        shards = [shard.over(others[shard.viewed]) for shard in self.shards]
+        return UOp.sharded_buffer(self.device, self.arg.layout, shards, (self.shape, self.device, self.flags))
 
     @staticmethod
     def variable(name: str, low: int, high: int, value: int | None = None) -> UOp:

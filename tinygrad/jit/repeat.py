@@ -3,23 +3,25 @@
 Most calls of a small function are alike: plain tensors whose memory is there, on one device or several, and a
 trace that makes new tensors of them. For such a kind of call it is decided once which memory stands where; a
 call then only checks that it is of that kind, which `jit.py` does for all kinds in three times as many steps.
-Where the trace is one command, it may run right here. What is not so in every respect goes that way.
+Where the trace is a few short commands, of kernels and of copies between processes, they may run right here.
+What is not so in every respect goes that way.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from tinygrad import observer
 from tinygrad.device import Buffer, Device
-from tinygrad.device.queue import ThreadedQueue, clock
+from tinygrad.device.queue import ThreadedQueue, TimelinePoint, clock
 from tinygrad.dtype import DType, dtypes
-from tinygrad.engine.replay import Together, Values
+from tinygrad.engine.replay import Copies, Lasting, Replay, Taken, Together, Values
 from tinygrad.graph.node_flags import MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Layout, Placement
 from tinygrad.graph.storage import ShardedStorage
-from tinygrad.helpers import ALLOW_TF32, NOOPT
+from tinygrad.helpers import ALLOW_TF32, NOOPT, GlobalCounters, complete
 from tinygrad.jit.arguments import CallKind, Inputs, Slot, changed, plain_structure
 from tinygrad.jit.trace import Output, Trace, node_over
 from tinygrad.tensor import Tensor
@@ -51,6 +53,109 @@ class Unobserved(NamedTuple):
     """what each result's memory is made with"""
 
 
+class ShortKernels:
+    """Kernels of one device as a call runs them itself."""
+
+    def __init__(self, command: Together, queue: ThreadedQueue, taken: Taken, slots: Mapping[int, int]
+                 ) -> None:
+        self.command, self.queue, self.seconds = command, queue, command.seconds
+        self.changing: list[int] = command.changing.tolist()
+        """the numbers of the arguments that differ from call to call"""
+        self.addresses = [slots[place] for _, place in taken.open_arguments]
+        """the number of that memory, for each address among the command's arguments"""
+
+    def __call__(self, memory: Sequence[Buffer]) -> TimelinePoint | None:
+        addresses = [memory[i].address for i in self.addresses]
+        point = self.queue.exec_list(self.command.kernels, self.changing, addresses, self.seconds)
+        self.command.count_run()
+        return point
+
+
+class ShortCopies:
+    """Copies that begin together as a call makes them itself."""
+
+    def __init__(self, command: Copies, queue: ThreadedQueue, slots: Mapping[int, int]) -> None:
+        self.recorded, self.queue, self.seconds = command.recorded, queue, command.recorded.seconds
+        self.ends = [(slots[target], slots[source], start) for target, source, start in command.places]
+        """the number of the memory that each fills and reads"""
+
+    def __call__(self, memory: Sequence[Buffer]) -> TimelinePoint | None:
+        ends = [(memory[target], memory[source], start) for target, source, start in self.ends]
+        GlobalCounters.global_mem += sum([target.nbytes for target, _, _ in ends])
+        return self.queue.copy_list(self.recorded, ends)
+
+
+class ShortCommands:
+    """All commands of a trace, where a call may do them itself."""
+
+    def __init__(self, commands: Sequence[ShortKernels | ShortCopies], own: Sequence[Buffer]) -> None:
+        self.commands = commands
+        self.own = own
+        """the commands' own memory"""
+        self.queues = list(dict.fromkeys(command.queue for command in commands))
+        self.seconds = sum(command.seconds for command in commands)
+        self.times_lists = all(queue.times_lists for queue in self.queues)
+
+    @staticmethod
+    def of(engine: Replay, lasting: Lasting, slots: Mapping[int, int], own: int) -> ShortCommands | None:
+        """What an engine runs, if that are such commands. `slots`: by place, the number of the memory that a
+        call gives; the commands' own has those from `own` on."""
+        copied = {place for command in engine.runs if isinstance(command, Copies)
+                  for target, source, _ in command.places for place in (target, source)}
+        held = [place for place in engine.held if place in copied]
+        others = [engine.held[place] for place in held]
+        slots = {**slots, **{place: own + i for i, place in enumerate(held)}}
+        commands: list[ShortKernels | ShortCopies] = []
+        for command in engine.runs:
+            queue = Device[command.device].queue if isinstance(command, Together) else getattr(
+                command, "queue", None)
+            if not isinstance(queue, ThreadedQueue):
+                return None
+            if isinstance(command, Together):
+                taken = command.taken(lasting)
+                others += [buffer for buffer in taken.buffers if buffer is not None]
+                commands.append(ShortKernels(command, queue, taken, slots))
+            elif isinstance(command, Copies):
+                commands.append(ShortCopies(command, queue, slots))
+        return ShortCommands(commands, others) if commands else None
+
+    def run(self, memory: list[Buffer]) -> bool:
+        """Run them in this thread, if they are short, and their queues and memory are idle; whether that was
+        done."""
+        if observer.active is not None and not self.times_lists:
+            return False
+        for queue in self.queues:
+            if not queue.runs_here(self.seconds, ()):
+                return False
+        memory += self.own
+        for buffer in memory:
+            uses = buffer.uses if buffer.whole is None else buffer.whole.uses
+            if uses is not None and not uses.is_idle:
+                return False
+        if len(self.commands) == 1:
+            self.finish(self.commands[0](memory))
+        else:
+            complete(partial(self.rest, memory, [0, -1]))
+        return True
+
+    def rest(self, memory: Sequence[Buffer], progress: list[int]) -> None:
+        """Run those that have not run yet. `progress`: how many have, and what the queue of the next had
+        accepted before it was given that, or -1."""
+        while progress[0] < len(self.commands):
+            command = self.commands[progress[0]]
+            accepted = command.queue.accepted
+            if progress[1] < 0 or accepted <= progress[1]:  # else an interrupt (Ctrl-C) came right after it
+                progress[1] = accepted
+                self.finish(command(memory))
+            progress[:] = progress[0] + 1, -1
+
+    @staticmethod
+    def finish(point: TimelinePoint | None) -> None:
+        """Wait for a command that another thread does after all, for it was given something meanwhile."""
+        if point is not None:
+            point.wait()
+
+
 class RepeatedCall:
     """Calls of one kind whose trace computes new tensors alone."""
 
@@ -72,22 +177,7 @@ class RepeatedCall:
             (output, [number_of[place] for place in output.places]) for output in trace.outputs]
         """each with the numbers of the new memory that it lies in"""
         self.result = result_of(trace.structure)
-        self.use_command(self.engine.one_command)
-
-    def use_command(self, command: Together | None) -> None:
-        """Take note of the command that the calls are, if they are one."""
-        self.command, self.queue = command, None
-        """where this thread may do what is short"""
-        if command is not None:
-            queue = Device[command.device].queue
-            self.queue = queue if isinstance(queue, ThreadedQueue) else None
-            self.changing: list[int] = command.changing.tolist()
-            """the numbers of the arguments that differ from call to call"""
-            taken = command.taken(self.lasting)
-            self.addresses = [self.slots[place] for _, place in taken.open_arguments]
-            """the number of that memory, for each address among the command's arguments"""
-            self.others: list[Buffer] = [buffer for buffer in taken.buffers if buffer is not None]
-            """the command's own memory"""
+        self.short = ShortCommands.of(self.engine, self.lasting, self.slots, len(kind.same) + len(self.fresh))
 
     def __call__(self, tensors: Sequence[Any], writes_pending: bool) -> Any:
         """What such a call returns; MISSED, with nothing done, for any other. `writes_pending`: whether what
@@ -110,7 +200,7 @@ class RepeatedCall:
                                                         for place in self.fresh])
         fresh = [place.new_buffer(change) for place, change in zip(self.fresh, self.observed.memory)]
         memory += fresh
-        if not self.runs_here(memory):
+        if self.short is None or not self.short.run(memory):
             self.engine({place: memory[i] for place, i in self.slots.items()}, self.lasting, NO_VALUES)
         places = self.fresh
         nodes = [node_over(places[i].placeholder, buffer) for i, buffer in enumerate(fresh)]
@@ -121,24 +211,6 @@ class RepeatedCall:
         if watcher is not None:
             watcher.ran_at_once(self.observed, [began, clock()])
         return result
-
-    def runs_here(self, memory: Sequence[Buffer]) -> bool:
-        """Run the command in this thread, if it is short, and its queue and memory are idle; whether that was
-        done."""
-        command, queue = self.command, self.queue
-        if command is None or queue is None or (observer.active is not None and not queue.times_lists):
-            return False
-        with queue.lock:
-            if not queue.runs_here(command.seconds, ()):
-                return False
-            for buffer in (*memory, *self.others):
-                uses = buffer.uses if buffer.whole is None else buffer.whole.uses
-                if uses is not None and not uses.is_idle:
-                    return False
-            addresses = [memory[i].address for i in self.addresses]
-            queue.exec_list(command.kernels, self.changing, addresses, command.seconds)
-        command.count_run()
-        return True
 
     def memory_of(self, tensors: Sequence[Any]) -> list[Buffer] | None:
         """Where the arguments lie, each on its own; None for others than these calls have, and for such as

@@ -177,7 +177,7 @@ class ExchangeStream(StreamQueue):
         found to be at this exchange."""
         raise_failures(sources)
         self.submit()
-        self.world.computing = "; ".join(recorded.computing)
+        self.world.computing = recorded.computing
         self.world.agree(recorded.between)
         self.gpu.enter()
         call("ncclGroupStart")
@@ -194,7 +194,7 @@ class ExchangeStream(StreamQueue):
             self.communicator.broadcast(address, address, target.nbytes, giver, self.stream)
             self.world.sent += target.nbytes * (self.world.size - 1) * is_giver
         call("ncclGroupEnd")
-        self.world.sent += sum(between.sizes[0] for between in recorded.between)
+        self.world.sent += recorded.sent
         return self.next_point()
 
 
