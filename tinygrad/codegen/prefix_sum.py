@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinygrad.codegen.contraction import mask_of
-from tinygrad.codegen.predicate import reduce_identity
+from tinygrad.codegen.predicate import mask_of, reduce_identity
 from tinygrad.codegen.ranges import ACCUMULATING, ZERO, fresh_identity, is_plain
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import TRUE, all_of, conjuncts, is_index_less, linear_terms
@@ -85,7 +84,7 @@ def _on_diagonal(reduce: UOp, loop: UOp) -> UOp | None:
     """The item on the diagonal, where the reduced loop goes up to the iteration of `loop` and what it reduces
     is the same in each; None where the REDUCE is of no such triangle."""
     value, k = reduce.src
-    mask = mask_of(value, reduce_identity(reduce.arg, reduce.dtype))
+    mask = mask_of(value, reduce.arg)
     if mask is None or loop in value.src[1].ranges:
         return None
     below = [c for c in conjuncts(mask) if loop in c.ranges]
@@ -103,7 +102,6 @@ def _mask(value: UOp, reduce: UOp) -> UOp | None:
     """A condition outside which `value` changes nothing in the REDUCE."""
     if value.op is Ops.CAST and reduce.arg is Ops.ADD:
         value = value.src[0]
-    identity = reduce_identity(reduce.arg, value.dtype)
-    if value.op is Ops.LOAD and identity.is_zero:
+    if value.op is Ops.LOAD and reduce_identity(reduce.arg, value.dtype).is_zero:
         return value.mask
-    return mask_of(value, identity)
+    return mask_of(value, reduce.arg)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import starmap
 from math import gcd
 
-from tinygrad.codegen.contraction import Contraction, mask_of
+from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.loops import operands
@@ -26,6 +26,7 @@ from tinygrad.codegen.opt.matrix import (
     steps_by_one,
 )
 from tinygrad.codegen.opt.opts import MMA, Local, Merge, Pad, Split, Swap, Unroll, Upcast, Vector
+from tinygrad.codegen.predicate import mask_of
 from tinygrad.codegen.ranges import iterations
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family, Ops, RangeKind
@@ -226,8 +227,7 @@ class BlockTileChooser(Chooser):
     def tile_in_shared(self, contraction: Contraction) -> bool:
         """Tiles of a unit that reads shared memory itself, if one can do the contraction and both operands
         can be copied there as they lie in memory, 16 bytes at a time."""
-        zero = UOp.const(contraction.reduce.dtype.scalar.as_const(0), contraction.reduce.dtype)
-        if mask_of(contraction.reduce.src[0], zero) is not None:
+        if mask_of(contraction.reduce.src[0], Ops.ADD) is not None:
             return False  # zeros would have to be written over what was copied
         product = self.product(contraction, (True, True))
         if product is None or product.k.extent < product.unit.k:

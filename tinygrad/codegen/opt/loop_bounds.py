@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.contraction import mask_of
-from tinygrad.codegen.predicate import reduce_identity
+from tinygrad.codegen.predicate import mask_of
 from tinygrad.codegen.ranges import ACCUMULATING, ZERO, NewRanges, closed_within, is_plain, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
@@ -178,7 +177,7 @@ def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
     closed = node.closed_ranges
     if len(node.src) - len(closed) != 1:
         return None
-    mask = mask_of(node.src[0], reduce_identity(node.arg, node.dtype))
+    mask = mask_of(node.src[0], node.arg)
     if mask is None:
         return None
     outer = frozenset(r for r in node.ranges if r.kind not in _AT_ONCE)
