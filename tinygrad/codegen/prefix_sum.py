@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinygrad.codegen.predicate import mask_of, reduce_identity
-from tinygrad.codegen.ranges import ACCUMULATING, ZERO, fresh_identity, is_plain
+from tinygrad.codegen.ranges import ZERO, fresh_identity, is_plain
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import TRUE, all_of, conjuncts, is_index_less, linear_terms
 from tinygrad.graph.uop import UOp
@@ -34,7 +34,7 @@ def prefix_sums(nest: UOp) -> list[PrefixSum]:
         return []
     found: list[PrefixSum] = []
     fresh = fresh_identity(nest)
-    for loop in _loops_of_outputs_alone(nest):
+    for loop in _loops_of_all_outputs(nest):
         long = [n for n in candidates if loop in n.ranges and n.src[1].extent >= loop.extent]
         along = [PrefixSum(n, loop, item) for n in long
                  if (item := _item_added(n, loop, fresh)) is not None]
@@ -45,10 +45,9 @@ def prefix_sums(nest: UOp) -> list[PrefixSum]:
     return found
 
 
-def _loops_of_outputs_alone(nest: UOp) -> list[UOp]:
-    """The loops that every STORE closes, and nothing else."""
-    inside = {r for n in nest.nodes_of(*ACCUMULATING) for r in n.closed_ranges}
-    return [r for r in nest.src[0].closed_ranges if is_plain(r) and r not in inside
+def _loops_of_all_outputs(nest: UOp) -> list[UOp]:
+    """The loops that every STORE closes."""
+    return [r for r in nest.src[0].closed_ranges if is_plain(r)
             and all(r in store.closed_ranges for store in nest.src)]
 
 

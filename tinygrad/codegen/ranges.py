@@ -56,11 +56,6 @@ def output_ranges(nest: UOp) -> frozenset[UOp]:
     return frozenset(r for store in nest.src for r in store.closed_ranges)
 
 
-def reduces_in(value: UOp) -> list[UOp]:
-    """The REDUCEs that end loops in a value or nest, sources first."""
-    return [n for n in value.nodes_of(Ops.REDUCE) if n.closed_ranges]
-
-
 def range_named(nest: UOp, identity: int) -> UOp:
     """The RANGE of this identity. Raises ValueError where the nest has none."""
     ranges = all_ranges(nest)

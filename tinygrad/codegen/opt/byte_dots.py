@@ -97,10 +97,10 @@ class ByteDotChooser(Chooser):
 
     def word_ranges(self) -> list[UOp]:
         """The loops over the words of a block, innermost first, as many as are written out."""
-        reduce = next(n for n in self.nest.nodes_of(Ops.REDUCE) if n.src[0].op is Ops.DP4A)
+        reduce = next(n for n in self.reduces if n.src[0].op is Ops.DP4A)
         found, count = [], 1
         for r in sorted(reduce.closed_ranges, key=lambda r: r.extent):
-            if r.extent > 1 and count * r.extent <= MOST_WORDS:
+            if count * r.extent <= MOST_WORDS:
                 found.append(r)
                 count *= r.extent
         return found

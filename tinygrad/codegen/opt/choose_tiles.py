@@ -27,7 +27,7 @@ from tinygrad.codegen.opt.matrix import (
 )
 from tinygrad.codegen.opt.opts import MMA, Local, Merge, Pad, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.predicate import mask_of
-from tinygrad.codegen.ranges import iterations
+from tinygrad.codegen.ranges import is_plain, iterations
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -119,7 +119,7 @@ class BlockTileChooser(Chooser):
     def plain(self, ranges: Iterable[UOp]) -> list[UOp]:
         """Loops of a fixed number of iterations, in the order of the outputs' loops and the sums'."""
         order = [r for n in (*self.nest.src, *self.nest.toposort()) for r in n.closed_ranges]
-        return sorted((r for r in ranges if r.kind is RangeKind.LOOP and len(r.src) == 1), key=order.index)
+        return sorted(filter(is_plain, ranges), key=order.index)
 
     def merged(self, contraction: Contraction, least: int) -> tuple[UOp, UOp, UOp]:
         """The rows as one range, the columns, along which results lie in memory, as another one, and the

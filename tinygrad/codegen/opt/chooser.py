@@ -12,7 +12,7 @@ from typing import Any
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.loops import is_reduce_range, mergeable_pair
+from tinygrad.codegen.opt.loops import mergeable_pair
 from tinygrad.codegen.opt.opts import (
     Merge,
     Named,
@@ -27,7 +27,7 @@ from tinygrad.codegen.opt.opts import (
 )
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import stageable
-from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges, reduces_in
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -161,8 +161,7 @@ class Chooser:
             found = ((loop, divisor) for a in self.accesses()
                      for op, factor, loop, divisor in digits_of(a.node.offset)
                      if op is digit and factor == 1 and loop in self.outputs
-                     and (divisor if digit is Ops.MOD else loop.extent // divisor) >= least
-                     and not is_reduce_range(self.nest, loop))
+                     and (divisor if digit is Ops.MOD else loop.extent // divisor) >= least)
             loop, divisor = next(found, (None, 0))
             if loop is None:
                 return
@@ -190,8 +189,8 @@ class Chooser:
 
     @property
     def reduces(self) -> list[UOp]:
-        """The REDUCEs that end loops."""
-        return reduces_in(self.nest)
+        """The REDUCEs, sources first."""
+        return self.nest.nodes_of(Ops.REDUCE)
 
     @property
     def outputs(self) -> frozenset[UOp]:
@@ -224,7 +223,8 @@ class Chooser:
 
     def has_statistics(self) -> bool:
         """True if something is reduced once for each outer iteration, before the loops inside it run."""
-        return any(n.ranges < frozenset(s.closed_ranges) for s in self.nest.src for n in reduces_in(s))
+        return any(n.ranges < frozenset(s.closed_ranges) for s in self.nest.src
+                   for n in s.nodes_of(Ops.REDUCE))
 
     def lanes(self) -> int:
         """Lanes of the kernel's widest common float: of what it stores."""

@@ -63,7 +63,7 @@ class CoreUnitChooser(TileChooser):
     def unit_product(self) -> tuple[tuple[UOp, ...], list[UOp]]:
         """The sources of the nest's MMA, and the ranges over which its products are summed up."""
         product, = self.nest.nodes_of(Ops.MMA)
-        sums = [n for n in self.nest.nodes_of(Ops.REDUCE) if n.src[0] is product]
+        sums = [n for n in self.reduces if n.src[0] is product]
         return product.src, list(sums[0].closed_ranges) if sums else []
 
     # --- dot products, lane by lane -------------------------------------------------------------------------

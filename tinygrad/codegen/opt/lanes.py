@@ -122,7 +122,7 @@ class LaneChooser(Chooser):
         reduces = is_reduce_range(self.nest, r)
         most = MOST_WRITTEN_OUT // max(1, self.work_along(r))
         several = next((u for u in (4, 2) if r.extent >= width * u * 2 and u <= most), 0)
-        sums = sum(r in n.ranges and not self.is_minor(n) for n in self.nest.nodes_of(Ops.REDUCE))
+        sums = sum(r in n.ranges and not self.is_minor(n) for n in self.reduces)
         if sums:
             several = self.columns_at_once(r, width, sums)
             if several and not reduces:
@@ -218,7 +218,7 @@ class LaneChooser(Chooser):
         """Those of the taps, the innermost first, that make no long body written out, where no window shares
         what it loads with another (32 parts of a weight's gradient, added up in 16 vectors: 512 loads took
         twice as long as a loop, and five times as long to compile)."""
-        reduces = self.nest.nodes_of(Ops.REDUCE)
+        reduces = self.reduces
         vectors = max((iterations(r for r in n.ranges if r.kind is RangeKind.UNROLL) for n in reduces),
                       default=1)
         values = [*reduces, *(n for n in self.nest.toposort() if n.op is Ops.LOAD or is_computed(n))]

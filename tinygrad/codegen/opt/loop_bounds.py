@@ -76,11 +76,10 @@ def _tightened(nest: UOp, find: Callable[[UOp], Iterator[LoopBounds]]) -> UOp:
 
 def _ends_of_storing(nest: UOp) -> Iterator[LoopBounds]:
     """The loops over outputs, of extents that are known, that may stop, since no STORE that closes them
-    writes further and nothing else closes them."""
-    others = {r for n in nest.nodes_of(*ACCUMULATING) for r in n.closed_ranges}
+    writes further."""
     masked = (store for store in nest.src if store.mask is not None)
     for loop in dict.fromkeys(r for store in masked for r in store.closed_ranges):
-        if not is_plain(loop) or loop in others:
+        if not is_plain(loop):
             continue
         ends = [_end_of_store(store, loop) for store in nest.src if loop in store.closed_ranges]
         if len(known := _known(ends)) == len(ends):
@@ -182,7 +181,7 @@ def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
         return None
     outer = frozenset(r for r in node.ranges if r.kind not in _AT_ONCE)
     for loop in closed:
-        if loop.kind is RangeKind.LOOP and len(loop.src) == 1:
+        if is_plain(loop):
             span = _span_of_conditions(conjuncts(mask), loop, outer)
             if span is not None:
                 return loop, span

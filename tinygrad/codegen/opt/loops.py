@@ -147,7 +147,7 @@ def across_threads(nest: UOp, loop: UOp, others: Sequence[UOp] = (), shares: int
 def across_block(nest: UOp, r: UOp, threads: int, lanes: int) -> UOp:
     """The nest with the innermost iterations of `r` across so many threads of a block, which combine what
     they reduce, so many `lanes` side by side by exchanging values."""
-    if is_reduce_range(nest, r):
+    if all(n.op is Ops.REDUCE for n in closers(nest, r)):
         return reduce_in_block(nest, r, threads, lanes)
     return split(nest, r, threads, RangeKind.LOCAL)
 
@@ -169,7 +169,7 @@ def can_be_outermost(nest: UOp, r: UOp) -> bool:
     inside `r` then."""
     closed = [n.closed_ranges for n in nest.toposort() if n.closed_ranges]
     around = {c for loops in closed if r in loops for c in loops[:loops.index(r)]}
-    return _leads_stages(nest, r) and all(r in loops for loops in closed if not around.isdisjoint(loops))
+    return all(r in loops for loops in closed if not around.isdisjoint(loops))
 
 
 def outermost(nest: UOp, r: UOp) -> UOp:

@@ -39,7 +39,7 @@ from tinygrad.codegen.opt.opts import (
 from tinygrad.codegen.opt.panels import panel_order
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import numbered_rows
-from tinygrad.codegen.ranges import all_ranges, fresh_identity, iterations, range_named
+from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations, range_named
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.machine import Machine
@@ -186,7 +186,7 @@ def _added_stages(state: UOp) -> Iterator[Opt]:
 
 def _loops(state: UOp) -> list[UOp]:
     """The ranges that an Opt can still change."""
-    return [r for r in all_ranges(state) if r.kind is RangeKind.LOOP and len(r.src) == 1]
+    return list(filter(is_plain, all_ranges(state)))
 
 
 def _shared_loops(state: UOp) -> list[UOp]:

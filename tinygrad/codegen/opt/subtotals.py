@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tinygrad.codegen.ranges import closers, is_plain, reduces_in
+from tinygrad.codegen.ranges import closers, is_plain
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -32,7 +32,7 @@ class LongSum(NamedTuple):
 
 def long_sum(nest: UOp) -> LongSum | None:
     """A sum of floats of which one accumulator adds up several subtotals; None where there is none."""
-    for reduce in reduces_in(nest):
+    for reduce in nest.nodes_of(Ops.REDUCE):
         if reduce.arg is Ops.ADD and reduce.dtype.is_float:
             found = _cut(reduce)
             if found is not None and all(n.op is Ops.REDUCE for n in closers(nest, found.loop)):
