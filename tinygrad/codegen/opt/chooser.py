@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
@@ -154,18 +154,11 @@ class Chooser:
         ranked[rank].take()
         return ranked[rank].cost
 
-    def split_along(self, digit: Ops, least: int = 2) -> None:
-        """Loops along whose quotients (IDIV: channels that were shuffled) or remainders (MOD: weights in
-        panels) by a number what is loaded lies, in runs of `least` items, as two."""
-        while True:
-            found = ((loop, divisor) for a in self.accesses()
-                     for op, factor, loop, divisor in digits_of(a.node.offset)
-                     if op is digit and factor == 1 and loop in self.outputs
-                     and (divisor if digit is Ops.MOD else loop.extent // divisor) >= least)
-            loop, divisor = next(found, (None, 0))
-            if loop is None:
-                return
-            self.take(Split, loop, divisor)
+    def split_along(self, wanted: Callable[[Digit], bool]) -> None:
+        """Loops by whose quotients (channels that were shuffled) or remainders (weights in panels) what is
+        accessed lies, split by the number, as far as these are `wanted`."""
+        while digits := [d for a in self.accesses() for d in digits_of(a.node.offset) if wanted(d)]:
+            self.take(Split, digits[0].loop, digits[0].number)
 
     def move_inside(self, loop: UOp) -> None:
         """All other loops of the first output around this one."""
@@ -266,14 +259,23 @@ def power_of_two(number: int) -> int:
     return 1 << (number.bit_length() - 1)
 
 
-def digits_of(offset: UOp) -> Iterator[tuple[Ops, int, UOp, int]]:
-    """(IDIV or MOD, its factor, a loop, a number that divides its iterations) for each quotient and remainder
-    of a loop in an offset: heads and their items, channels that were shuffled, weights in panels."""
+class Digit(NamedTuple):
+    """A quotient (IDIV) or remainder (MOD) of a loop by a number that divides its iterations, times a factor,
+    in an offset."""
+
+    op: Ops
+    factor: int
+    loop: UOp
+    number: int
+
+
+def digits_of(offset: UOp) -> Iterator[Digit]:
+    """Those in an offset: heads and their items, channels that were shuffled, weights in panels."""
     for atom, factor in linear_terms(offset).terms.items():
         if atom.op in (Ops.IDIV, Ops.MOD) and atom.src[1].op is Ops.CONST and atom.src[0].op is Ops.RANGE:
             loop, divisor = atom.src
             if is_plain(loop) and loop.extent % divisor.arg == 0:
-                yield atom.op, factor, loop, divisor.arg
+                yield Digit(atom.op, factor, loop, divisor.arg)
 
 
 def waste(extent: int, size: int) -> float:
