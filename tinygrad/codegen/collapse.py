@@ -155,13 +155,13 @@ def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
         at = solved_for(c, r)
         if at is not None:
             within = (at >= 0) & (at < r.src[0])
-            others = (_item_at(o, r, at, within) for o in conjuncts(condition) if o is not c)
+            others = (item_at(o, r, at, within) for o in conjuncts(condition) if o is not c)
             mask = all_of((within, *others))
-            return simplified(Ops.WHERE, kept.dtype, mask, _item_at(kept, r, at, mask), zero)
+            return simplified(Ops.WHERE, kept.dtype, mask, item_at(kept, r, at, mask), zero)
     return None
 
 
-def _item_at(value: UOp, r: UOp, at: UOp, mask: UOp) -> UOp:
+def item_at(value: UOp, r: UOp, at: UOp, mask: UOp) -> UOp:
     """`value` with `at` for r. Loads that read elsewhere now read only where `mask` holds; all others read
     memory that is there, and what is made of them alone changes with no more loops than before."""
     return mask_loads(value, mask, lambda load: r in load.ranges).substitute({r: at})

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tinygrad.codegen.prefix_sum import prefix_sums
-from tinygrad.codegen.ranges import iterations
+from tinygrad.codegen.ranges import iterations, running_in
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.device.host import seconds_of
 from tinygrad.dtype import dtypes
@@ -49,7 +49,7 @@ def estimate(nest: UOp) -> Estimate:
     carried = frozenset(p.reduce.src[1] for p in prefix_sums(nest))
     touched: dict[UOp, int] = {}
     for node in nest.toposort():
-        loops = node.ranges.union(node.closed_ranges)
+        loops = running_in(node)
         if node.op is Ops.REDUCE or (node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index
                                      and not node.dtype.is_bool):
             counted = loops - carried - {scatter_loop.get(node)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.ranges import values_of
+from tinygrad.codegen.ranges import running_in, values_of
 from tinygrad.codegen.transpose import (
     are_adjacent,
     at_lane,
@@ -126,7 +126,7 @@ def vectorised(nest: UOp) -> UOp:
     def vector(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node is nest:
             return UOp.sink(stored_by_runs(nest.src, src, done))
-        lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.kind in AS_VECTORS]
+        lanes = [r for r in running_in(node) if r.kind in AS_VECTORS]
         if node.op is Ops.MMA:
             return _tiles_product(node, src)
         if len(lanes) > 1:

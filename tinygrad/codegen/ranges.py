@@ -35,6 +35,11 @@ def loops_of(node: UOp) -> list[UOp]:
     return [r for r in node.closed_ranges if r.kind is RangeKind.LOOP]
 
 
+def running_in(node: UOp) -> frozenset[UOp]:
+    """The loops that a node stands in, and those that it ends."""
+    return node.ranges.union(node.closed_ranges)
+
+
 def iterations(ranges: Iterable[UOp]) -> int:
     """How often what stands in these loops runs, at most."""
     return math.prod(r.extent for r in ranges)

@@ -48,7 +48,7 @@ from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.opt.subtotals import long_sum
 from tinygrad.codegen.opt.tiles import FILL
 from tinygrad.codegen.prefix_sum import prefix_sums
-from tinygrad.codegen.ranges import ACCUMULATING, is_plain, iterations, loops_of
+from tinygrad.codegen.ranges import ACCUMULATING, is_plain, iterations, loops_of, running_in
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -231,7 +231,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
     def one_share_a_thread(self, loop: UOp) -> UOp:
         """`loop`, or the loop over one part of it for each thread, where memory is filled outside of it: who
         takes a part fills all of that anew."""
-        filled = sum(iterations(n.ranges.union(n.closed_ranges)) for n in self.nest.nodes_of(Ops.STAGE)
+        filled = sum(iterations(running_in(n)) for n in self.nest.nodes_of(Ops.STAGE)
                      if loop not in n.ranges)
         size = ceildiv(loop.extent, self.machine.threads)
         if FILL * filled <= FILLED_SHARE * self.original_work or size < 2 or not is_plain(loop):

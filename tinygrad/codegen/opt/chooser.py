@@ -27,7 +27,7 @@ from tinygrad.codegen.opt.opts import (
 )
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import stageable
-from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges, running_in
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -203,7 +203,7 @@ class Chooser:
     def crossing(self, lane: UOp, ranges: Iterable[UOp]) -> UOp | None:
         """Where lanes jump in what they load (a transpose), the one of `ranges` along which those loads lie
         side by side."""
-        jumping = [a for a in self.accesses(op=Ops.LOAD) if a.step(lane) not in (0, 1)]
+        jumping = [a for a in self.accesses(op=Ops.LOAD) if not a.is_smooth(lane)]
         return next((r for a in jumping for r in ranges if a.step(r) == 1), None)
 
     def main_contraction(self) -> Contraction | None:
@@ -242,7 +242,7 @@ class Chooser:
         return min(self.lanes(), power_of_two(lane.extent))
 
     def can_vector(self, r: UOp) -> bool:
-        around = (n.ranges.union(n.closed_ranges) for n in self.nest.toposort())
+        around = (running_in(n) for n in self.nest.toposort())
         return r.extent >= 4 and r.kind is RangeKind.LOOP and \
             not any(o.kind is RangeKind.VECTOR for loops in around if r in loops for o in loops)
 

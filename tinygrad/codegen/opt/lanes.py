@@ -16,7 +16,7 @@ from tinygrad.codegen.opt.chooser import Alternative, Chooser, power_of_two, til
 from tinygrad.codegen.opt.loop_partition import MOST_TAPS
 from tinygrad.codegen.opt.loops import is_reduce_range, is_stage_range, writes_what_it_reads
 from tinygrad.codegen.opt.opts import Accumulators, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import ZERO, iterations, loops_of
+from tinygrad.codegen.ranges import ZERO, iterations, loops_of, running_in
 from tinygrad.codegen.transpose import MOST_STRIDE
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
@@ -225,7 +225,7 @@ class LaneChooser(Chooser):
         short: list[UOp] = []
         for r in taps:
             written = [*short, r]
-            items = sum(work_of(n) * iterations(t for t in written if t in n.ranges.union(n.closed_ranges))
+            items = sum(work_of(n) * iterations(t for t in written if t in running_in(n))
                         for n in values)
             if vectors * items > MOST_WRITTEN_OUT:
                 break
@@ -269,12 +269,12 @@ def work_of(node: UOp) -> int:
 
 def _runs(node: UOp) -> int:
     """How often a value is taken by what closes loops."""
-    return iterations(node.ranges.union(node.closed_ranges))
+    return iterations(running_in(node))
 
 
 def _is_smooth(r: UOp, loads: list[MemoryAccess]) -> bool:
     """Whether most of these lie side by side along `r`."""
-    return 2 * sum(a.step(r) in (0, 1) for a in loads) >= len(loads)
+    return 2 * sum(a.is_smooth(r) for a in loads) >= len(loads)
 
 
 def reading_cost(step: int | None) -> float:

@@ -59,8 +59,7 @@ def tighten_loop_bounds(nest: UOp) -> UOp:
 
 def has_loose_bounds(nest: UOp) -> bool:
     """True if `tighten_loop_bounds` would change the nest."""
-    return any(_span_of_sum(n) is not None for n in nest.nodes_of(Ops.REDUCE)) or \
-        any(_ends_of_storing(nest)) or any(_loops_over_less(nest))
+    return tighten_loop_bounds(nest) is not nest
 
 
 def _tightened(nest: UOp, find: Callable[[UOp], Iterator[LoopBounds]]) -> UOp:

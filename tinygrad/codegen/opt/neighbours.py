@@ -39,7 +39,7 @@ from tinygrad.codegen.opt.opts import (
 from tinygrad.codegen.opt.panels import panel_order
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import numbered_rows
-from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations, range_named
+from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations, range_named, running_in
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.machine import Machine
@@ -86,7 +86,7 @@ def neighbours(nest: UOp, plan: Plan, machine: Machine) -> Iterator[Plan]:
 
 def copies(nest: UOp) -> int:
     """The most copies that unrolling writes out of any value of `nest`."""
-    return max(iterations(r for r in n.ranges.union(n.closed_ranges) if r.kind is RangeKind.UNROLL)
+    return max(iterations(r for r in running_in(n) if r.kind is RangeKind.UNROLL)
                for n in nest.toposort())
 
 

@@ -107,4 +107,4 @@ class PanelChooser(LaneChooser):
 
     def is_walked_badly(self, operand: UOp, lane: UOp) -> bool:
         """True if the lanes of `lane` do not lie side by side in what `operand` loads."""
-        return any(a.step(lane) not in (0, 1) for a in self.loads_of(operand))
+        return any(not a.is_smooth(lane) for a in self.loads_of(operand))
