@@ -344,10 +344,15 @@ class Steps:
             self.ready.pop(number, None)
 
     def prepared(self, number: int) -> Prepared:
-        """The step of that number with everything done that may fail."""
+        """The step of that number with its kernel compiled and its memory allocated."""
         item = self.items[number]
         assert item is not None, "a step that was given"
-        return prepared(item)
+        if (watcher := observer.active) is not None:
+            watcher.begin_step(item.lines)
+        is_kernel = item.ast.op not in Family.TRANSFER and not Device[item.device].elsewhere
+        kernel = compiled_kernel(item.ast, item.device) if is_kernel else None
+        variables = [] if kernel is None else variable_values(kernel, item)
+        return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
 
 
 def place_in_arena(shared: Intermediates) -> None:
@@ -404,16 +409,6 @@ class Prepared(NamedTuple):
             run.kernel(kernel, buffers[0].device, buffers, item.outputs, variables)
         else:
             run.steps += 1
-
-
-def prepared(item: ScheduleItem) -> Prepared:
-    """A step with its kernel compiled and its memory allocated."""
-    if (watcher := observer.active) is not None:
-        watcher.begin_step(item.lines)
-    is_kernel = item.ast.op not in Family.TRANSFER and not Device[item.device].elsewhere
-    kernel = compiled_kernel(item.ast, item.device) if is_kernel else None
-    variables = [] if kernel is None else variable_values(kernel, item)
-    return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
 
 
 def variable_values(kernel: CompiledKernel, item: ScheduleItem) -> list[int]:

@@ -145,13 +145,11 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         """Lanes and tiles of the contraction with most of the work, else where accesses lie side by side."""
         if self.tile_byte_dots() or self.interleave_chains():
             return
-        contraction = self.main_contraction()
-        if contraction is None or self.has_statistics():
+        if self.main_contraction() is None or self.has_statistics():
             self.cache_rows()
-            contraction = self.main_contraction()
-        if contraction is not None:
-            self.split_along(lambda digit: digit.loop not in self.outputs)
-            contraction = self.main_contraction()
+        self.split_along(lambda digit: (c := self.main_contraction()) is not None
+                         and digit.loop in c.reduce.closed_ranges)
+        contraction = self.main_contraction()
         if contraction is None:
             self.vectorise_groups()
             self.stage_jumping_factors()
