@@ -192,9 +192,8 @@ def _register_values(offset: UOp, stage: UOp, lanes: list[UOp]) -> UOp:
     for place in in_each_lane(offset, lanes[0]) if lanes else [offset]:
         if place.op is not Ops.CONST:
             raise RuntimeError("which of the values in registers is read has to be known")
-        vector, number = values[place.arg // stage.dtype.count], place.arg % stage.dtype.count
-        picked.append(vector if vector.dtype.count == 1 else
-                      UOp.new(Ops.EXTRACT, vector.dtype.scalar, (vector,), number))
+        number, element = divmod(place.arg, stage.dtype.count)
+        picked.append(UOp.new(Ops.EXTRACT, stage.dtype.scalar, (values[number],), element))
     if len(picked) == 1:
         return picked[0]
     return UOp.new(Ops.VECTORIZE, stage.dtype.scalar.vec(len(picked)), tuple(picked))
