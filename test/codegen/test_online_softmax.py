@@ -163,6 +163,18 @@ def test_attention_of_many_tiles(device: str, mask: str) -> None:
     check_one_kernel(*attention_on(device, (2, 150, 170, 64, 80), ml_dtypes.bfloat16, mask), device)
 
 
+@pytest.mark.parametrize("queries, keys, columns", [(32, 64, 16), (33, 75, 24), (7, 130, 9)])
+@pytest.mark.parametrize("device", MODELS)
+def test_scores_that_are_loaded_in_one_kernel(device: str, queries: int, keys: int, columns: int) -> None:
+    rng = np.random.default_rng(queries)
+    scores = rng.standard_normal((2, queries, keys)).astype(np.float16)
+    v = rng.standard_normal((2, keys, columns)).astype(np.float16)
+    weights = np.exp(np.float64(scores) - np.float64(scores).max(-1, keepdims=True))
+    tensors = [Tensor(x, device=device).realize() for x in (scores, v)]
+    check_one_kernel(tensors[0].softmax(-1) @ tensors[1],
+                     weights / weights.sum(-1, keepdims=True) @ np.float64(v), device)
+
+
 def test_groups_of_heads_share_keys_in_one_kernel() -> None:
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((heads, 32, 16)).astype(np.float16) for heads in (4, 2, 2))
