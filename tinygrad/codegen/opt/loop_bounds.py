@@ -51,15 +51,16 @@ LoopBounds = tuple[UOp, tuple[UOp, ...]]
 
 def tighten_loop_bounds(nest: UOp) -> UOp:
     """The nest without the iterations that change nothing."""
-    nest = _tightened(nest, _ends_of_storing)
-    nest = _tightened(nest, _loops_over_less)
-    nest = _tighten_sums(nest)
-    return _tightened(nest, _bounds_of_filling)
+    return _tightened(_loops_tightened(nest), _bounds_of_filling)
 
 
 def has_loose_bounds(nest: UOp) -> bool:
-    """True if `tighten_loop_bounds` would change the nest."""
-    return tighten_loop_bounds(nest) is not nest
+    """True if that leaves loops over outputs or sums fewer iterations."""
+    return _loops_tightened(nest) is not nest
+
+
+def _loops_tightened(nest: UOp) -> UOp:
+    return _tighten_sums(_tightened(_tightened(nest, _ends_of_storing), _loops_over_less))
 
 
 def _tightened(nest: UOp, find: Callable[[UOp], Iterator[LoopBounds]]) -> UOp:
