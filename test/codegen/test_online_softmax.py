@@ -191,6 +191,21 @@ def test_rounding_to_tf32_where_allowed() -> None:
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_keys_outside_of_a_window_are_not_loaded() -> None:
+    """Loops over tiles of keys begin where the window of the block's first query does."""
+    count, window, device = 131, 33, "PYTHON:CUDA"
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal((2, count, 16)).astype(np.float16) for _ in range(3))
+    at = np.arange(count)
+    given = (at <= at[:, None]) & (at[:, None] - at < window)
+    i, j = Tensor.arange(count, device=device)[:, None], Tensor.arange(count, device=device)
+    tensors = [Tensor(x, device=device).realize() for x in (q, k, v)]
+    result = tensors[0].scaled_dot_product_attention(*tensors[1:], attn_mask=(j <= i) & (i - j < window))
+    program = stages_of(schedule_uops([result.uop])[0].ast, device).program
+    assert any(n.op is Ops.RANGE and len(n.src) == 3 and n.src[1].op is not Ops.CONST for n in program)
+    check_one_kernel(result, attended(q, k, v, given), device)
+
+
 def test_keys_that_a_causal_mask_hides_are_not_loaded() -> None:
     result, _ = attention_on("PYTHON:CUDA", (1, 256, 256, 16, 16), ml_dtypes.bfloat16, "causal")
     program = stages_of(schedule_uops([result.uop])[0].ast, "PYTHON:CUDA").program

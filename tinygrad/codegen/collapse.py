@@ -256,9 +256,19 @@ def _cast_of_cast(x: UOp, whole: UOp) -> UOp | None:
 
 
 def _compare(whole: UOp) -> UOp | None:
-    """Comparing two counters cast to one integer type is comparing the counters."""
-    a, b = map(_as_counter, whole.src)
+    """Comparing two counters cast to one integer type, or sums or differences of two, is comparing the
+    counters."""
+    a, b = map(_sum_of_counters, whole.src)
     return None if a is None or b is None else a.alu(whole.op, b)
+
+
+def _sum_of_counters(value: UOp) -> UOp | None:
+    """A counter as index arithmetic, or the sum or difference of two that its type holds."""
+    if value.op not in (Ops.ADD, Ops.SUB):
+        return _as_counter(value)
+    a, b = map(_as_counter, value.src)
+    result = None if a is None or b is None else a.alu(value.op, b)
+    return None if result is None or not _fits(result, value.dtype) else result
 
 
 def _constant_last(condition: UOp, c: UOp, b: UOp) -> UOp | None:

@@ -256,6 +256,10 @@ def as_bits_for(native: Native) -> RewriteTable:
     ])
 
 
+as_bits = as_bits_for(Native(fused=frozenset()))
+"""For a device that does nothing of it itself."""
+
+
 @functools.cache
 def numerics_for(native: Native) -> RewriteTable:
     """What `native` leaves to do."""
