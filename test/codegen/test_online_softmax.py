@@ -163,6 +163,18 @@ def test_attention_of_many_tiles(device: str, mask: str) -> None:
     check_one_kernel(*attention_on(device, (2, 150, 170, 64, 80), ml_dtypes.bfloat16, mask), device)
 
 
+@pytest.mark.parametrize("queries, keys, columns", [(32, 64, 16), (33, 75, 24), (7, 130, 9)])
+@pytest.mark.parametrize("device", MODELS)
+def test_scores_that_are_loaded_in_one_kernel(device: str, queries: int, keys: int, columns: int) -> None:
+    rng = np.random.default_rng(queries)
+    scores = rng.standard_normal((2, queries, keys)).astype(np.float16)
+    v = rng.standard_normal((2, keys, columns)).astype(np.float16)
+    weights = np.exp(np.float64(scores) - np.float64(scores).max(-1, keepdims=True))
+    tensors = [Tensor(x, device=device).realize() for x in (scores, v)]
+    check_one_kernel(tensors[0].softmax(-1) @ tensors[1],
+                     weights / weights.sum(-1, keepdims=True) @ np.float64(v), device)
+
+
 def test_groups_of_heads_share_keys_in_one_kernel() -> None:
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((heads, 32, 16)).astype(np.float16) for heads in (4, 2, 2))
@@ -177,6 +189,21 @@ def test_rounding_to_tf32_where_allowed() -> None:
     result, expected = attention_on("PYTHON:CUDA", (1, 32, 64, 16, 16), np.float32, "none")
     assert len(schedule_uops([result.uop])) > 1
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_keys_outside_of_a_window_are_not_loaded() -> None:
+    """Loops over tiles of keys begin where the window of the block's first query does."""
+    count, window, device = 131, 33, "PYTHON:CUDA"
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal((2, count, 16)).astype(np.float16) for _ in range(3))
+    at = np.arange(count)
+    given = (at <= at[:, None]) & (at[:, None] - at < window)
+    i, j = Tensor.arange(count, device=device)[:, None], Tensor.arange(count, device=device)
+    tensors = [Tensor(x, device=device).realize() for x in (q, k, v)]
+    result = tensors[0].scaled_dot_product_attention(*tensors[1:], attn_mask=(j <= i) & (i - j < window))
+    program = stages_of(schedule_uops([result.uop])[0].ast, device).program
+    assert any(n.op is Ops.RANGE and len(n.src) == 3 and n.src[1].op is not Ops.CONST for n in program)
+    check_one_kernel(result, attended(q, k, v, given), device)
 
 
 def test_keys_that_a_causal_mask_hides_are_not_loaded() -> None:

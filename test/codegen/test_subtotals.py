@@ -16,7 +16,7 @@ from tinygrad.codegen.opt.neighbours import neighbours
 from tinygrad.codegen.opt.opts import Accumulators, Opt, Split, Subtotals, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.opt.subtotals import LONGEST, SUBTOTAL, WHOLE, long_sum
-from tinygrad.codegen.ranges import reduces_in
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.renderer.machine import cores
@@ -73,11 +73,11 @@ def test_any_number_of_terms_may_be_a_subtotal(amount: int, others: tuple[Opt, .
     a, b = RNG.integers(-3, 4, (7, 43)).astype(np.float32), RNG.integers(-3, 4, (43, 10)).astype(np.float32)
     whole = lower(ast_of(held(a) @ held(b)))
     nest = apply_plan(whole, Plan(others))
-    longest = max((r for n in reduces_in(nest) for r in n.closed_ranges), key=lambda r: r.extent)
+    longest = max((r for n in nest.nodes_of(Ops.REDUCE) for r in n.closed_ranges), key=lambda r: r.extent)
     if longest.extent <= amount:
         pytest.skip(f"{longest.extent} iterations have no subtotal of {amount}")
-    bench = Workbench(whole, "CPU")
-    assert bench.is_right(bench.build(whole, Plan((*others, Subtotals(longest.identity, amount)))))
+    bench = Workbench(whole, "CPU", Plan())
+    assert bench.is_right(bench.build(Plan((*others, Subtotals(longest.identity, amount)))))
 
 
 @pytest.mark.parametrize("value", [lambda: Tensor.empty(64, 4096) @ Tensor.empty(4096, 64),
@@ -85,7 +85,7 @@ def test_any_number_of_terms_may_be_a_subtotal(amount: int, others: tuple[Opt, .
                                    lambda: Tensor.empty(2, 300, 9, 9).conv2d(Tensor.empty(64, 300, 3, 3))])
 def test_no_accumulator_takes_more_than_a_sum_that_stays_whole(value: Callable[[], Tensor]) -> None:
     nest = stages_of(ast_of(value()), "CPU").optimised
-    lengths = [prod(r.extent for r in n.closed_ranges) for n in reduces_in(nest)]
+    lengths = [prod(r.extent for r in n.closed_ranges) for n in nest.nodes_of(Ops.REDUCE)]
     assert max(lengths) <= max(WHOLE, LONGEST) * SUBTOTAL
     assert long_sum(nest) is None
 

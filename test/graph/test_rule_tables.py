@@ -87,7 +87,8 @@ def casts_of_casts() -> list[UOp]:
 def comparisons() -> list[UOp]:
     return [new(op, *sides) for op in (Ops.CMPLT, Ops.CMPNE) for dtype in KINDS for n in counters(dtype)
             for m in (counters(dtype)[0], UOp.const(2, dtypes.index))
-            for sides in ((n.cast(dtype), m.cast(dtype)), (m.cast(dtype), n.cast(dtype)))]
+            for a, b in ((n.cast(dtype), m.cast(dtype)), (m.cast(dtype), n.cast(dtype)))
+            for sides in ((a, b), (new(Ops.SUB, a, b), UOp.const(2, dtype)), (new(Ops.ADD, a, b), a))]
 
 
 def choices() -> list[UOp]:

@@ -155,13 +155,13 @@ def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
         at = solved_for(c, r)
         if at is not None:
             within = (at >= 0) & (at < r.src[0])
-            others = (_item_at(o, r, at, within) for o in conjuncts(condition) if o is not c)
+            others = (item_at(o, r, at, within) for o in conjuncts(condition) if o is not c)
             mask = all_of((within, *others))
-            return simplified(Ops.WHERE, kept.dtype, mask, _item_at(kept, r, at, mask), zero)
+            return simplified(Ops.WHERE, kept.dtype, mask, item_at(kept, r, at, mask), zero)
     return None
 
 
-def _item_at(value: UOp, r: UOp, at: UOp, mask: UOp) -> UOp:
+def item_at(value: UOp, r: UOp, at: UOp, mask: UOp) -> UOp:
     """`value` with `at` for r. Loads that read elsewhere now read only where `mask` holds; all others read
     memory that is there, and what is made of them alone changes with no more loops than before."""
     return mask_loads(value, mask, lambda load: r in load.ranges).substitute({r: at})
@@ -256,9 +256,19 @@ def _cast_of_cast(x: UOp, whole: UOp) -> UOp | None:
 
 
 def _compare(whole: UOp) -> UOp | None:
-    """Comparing two counters cast to one integer type is comparing the counters."""
-    a, b = map(_as_counter, whole.src)
+    """Comparing two counters cast to one integer type, or sums or differences of two, is comparing the
+    counters."""
+    a, b = map(_sum_of_counters, whole.src)
     return None if a is None or b is None else a.alu(whole.op, b)
+
+
+def _sum_of_counters(value: UOp) -> UOp | None:
+    """A counter as index arithmetic, or the sum or difference of two that its type holds."""
+    if value.op not in (Ops.ADD, Ops.SUB):
+        return _as_counter(value)
+    a, b = map(_as_counter, value.src)
+    result = None if a is None or b is None else a.alu(value.op, b)
+    return None if result is None or not _fits(result, value.dtype) else result
 
 
 def _constant_last(condition: UOp, c: UOp, b: UOp) -> UOp | None:

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tinygrad import observer
-from tinygrad.codegen.cost import Estimate
+from tinygrad.codegen.cost import NO_WORK, Estimate
 from tinygrad.codegen.kernel_cache import Written, cached_kernel, target_of
 from tinygrad.codegen.kernel_fission import kernel_groups
 from tinygrad.codegen.lower import lower
@@ -32,6 +32,9 @@ from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, collector_paused
+
+Bound = TypeVar("Bound", bound=tuple[str, str, int])
+"""A variable's name, its source and its value, or their numbers."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,12 @@ class CompiledKernel:
     def launches(self) -> tuple[CompiledKernel, ...]:
         """What is started one after another: itself, or its parts."""
         return self.parts or (self,)
+
+    def takes(self, bound: Iterable[Bound]) -> list[Bound]:
+        """Of these variables, which begin with their names, those of the kernel, in the order in which it
+        takes them."""
+        by_name = {variable[0]: variable for variable in bound}
+        return [by_name[name] for name in self.variables]
 
     @property
     def source(self) -> str:
@@ -120,8 +129,8 @@ def in_sequence(kernels: list[CompiledKernel]) -> CompiledKernel:
         for kernel, picked in zip(kernels, picks, strict=True):
             kernel.program(addresses, [values[i] for i in picked], kernel.extent)
 
-    work = Estimate(sum(k.estimate.operations for k in kernels), sum(k.estimate.bytes for k in kernels))
-    return CompiledKernel("_then_".join(k.name for k in kernels), run, variables, 1, work,
+    return CompiledKernel("_then_".join(k.name for k in kernels), run, variables, 1,
+                          sum((k.estimate for k in kernels), NO_WORK),
                           tuple(part for k in kernels for part in k.written), tuple(kernels))
 
 

@@ -41,13 +41,6 @@ def factors_of(node: UOp) -> tuple[UOp, ...]:
     return () if product is None else product.src
 
 
-def mask_of(value: UOp, otherwise: UOp) -> UOp | None:
-    """The condition of a value that is the constant `otherwise` where it does not hold."""
-    if value.op is Ops.WHERE and value.src[2] is otherwise:
-        return value.src[0]
-    return None
-
-
 def product_in(value: UOp) -> UOp | None:
     """The MUL that `value` is, or is where its guard holds; None if there is none."""
     if value.op is Ops.WHERE and value.src[2].op is Ops.CONST and value.src[2].arg == 0:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tinygrad.codegen.prefix_sum import prefix_sums
-from tinygrad.codegen.ranges import iterations
+from tinygrad.codegen.ranges import iterations, running_in
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.device.host import seconds_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import GlobalCounters
 
 
 @dataclass(frozen=True)
@@ -25,19 +26,30 @@ class Estimate:
         """As `seconds_of` says."""
         return seconds_of(self.operations, self.bytes)
 
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(self.operations + other.operations, self.bytes + other.bytes)
 
-def estimate(nest: UOp, plain: bool = False) -> Estimate:
+    def count(self, kernels: int) -> None:
+        """Add a run of so many kernels to the counters."""
+        GlobalCounters.kernel_count += kernels
+        GlobalCounters.global_ops += self.operations
+        GlobalCounters.global_mem += self.bytes
+
+
+NO_WORK = Estimate(0, 0)
+
+
+def estimate(nest: UOp) -> Estimate:
     """The work of a loop nest, each value counted once for every iteration of the loops it changes with.
 
-    A segment sum and a prefix sum count every item once, though `plain` loops compare each with every output.
+    A segment sum and a prefix sum count every item once, though plain loops compare each with every output.
     """
     operations = 0
-    found = () if plain else segment_sums(nest)
-    scatter_loop = {node: b.loop for b in found for node in (b.reduce, *b.added())}
-    carried = frozenset[UOp]() if plain else frozenset(p.reduce.src[1] for p in prefix_sums(nest))
+    scatter_loop = {node: b.loop for b in segment_sums(nest) for node in (b.reduce, *b.added())}
+    carried = frozenset(p.reduce.src[1] for p in prefix_sums(nest))
     touched: dict[UOp, int] = {}
     for node in nest.toposort():
-        loops = node.ranges.union(node.closed_ranges)
+        loops = running_in(node)
         if node.op is Ops.REDUCE or (node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index
                                      and not node.dtype.is_bool):
             counted = loops - carried - {scatter_loop.get(node)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.ranges import values_of
+from tinygrad.codegen.ranges import running_in, values_of
 from tinygrad.codegen.transpose import (
     are_adjacent,
     at_lane,
@@ -126,7 +126,7 @@ def vectorised(nest: UOp) -> UOp:
     def vector(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node is nest:
             return UOp.sink(stored_by_runs(nest.src, src, done))
-        lanes = [r for r in node.ranges | frozenset(node.closed_ranges) if r.kind in AS_VECTORS]
+        lanes = [r for r in running_in(node) if r.kind in AS_VECTORS]
         if node.op is Ops.MMA:
             return _tiles_product(node, src)
         if len(lanes) > 1:
@@ -192,9 +192,8 @@ def _register_values(offset: UOp, stage: UOp, lanes: list[UOp]) -> UOp:
     for place in in_each_lane(offset, lanes[0]) if lanes else [offset]:
         if place.op is not Ops.CONST:
             raise RuntimeError("which of the values in registers is read has to be known")
-        vector, number = values[place.arg // stage.dtype.count], place.arg % stage.dtype.count
-        picked.append(vector if vector.dtype.count == 1 else
-                      UOp.new(Ops.EXTRACT, vector.dtype.scalar, (vector,), number))
+        number, element = divmod(place.arg, stage.dtype.count)
+        picked.append(UOp.new(Ops.EXTRACT, stage.dtype.scalar, (values[number],), element))
     if len(picked) == 1:
         return picked[0]
     return UOp.new(Ops.VECTORIZE, stage.dtype.scalar.vec(len(picked)), tuple(picked))

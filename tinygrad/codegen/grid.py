@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tinygrad.codegen.predicate import unless_always
-from tinygrad.codegen.ranges import ZERO
+from tinygrad.codegen.ranges import ZERO, running_in
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, all_of
@@ -123,7 +123,7 @@ class Grid:
         of_units = (n.src[3] for n in nodes if n.op is Ops.MMA and n.src[3].op is Ops.RANGE)
         self.lanes = self.exchanging.union(of_units)
         """those, and the ranges across the lanes that hold the tiles of matrix units"""
-        users = dict.fromkeys(n.ranges | frozenset(n.closed_ranges) for n in nodes)
+        users = dict.fromkeys(running_in(n) for n in nodes)
 
         def rank(r: UOp) -> tuple[bool, int, int, int]:
             is_lane = r in self.lanes
@@ -221,7 +221,7 @@ class Grid:
         if node.op is Ops.STAGE and node.arg[1] is not Memory.SHARED:
             return None
         kinds = (RangeKind.LOCAL,) if node.op is Ops.STAGE else tuple(BLOCK_KINDS)
-        return self.mask(node.ranges | frozenset(node.closed_ranges), kinds)
+        return self.mask(running_in(node), kinds)
 
     def own_part(self, stage: UOp) -> tuple[UOp, int]:
         """(this thread's number, how many there are) among the threads that each fill a part of their own of

@@ -377,8 +377,7 @@ class _Linearizer:
             total = self.write(Ops.MULACC, total.dtype, (total, factor, values[0]))
             values = values[1:]
         for value in values:
-            total = self.accumulated(Ops.ADD, total, value) if value.op is Ops.MMA else \
-                self.write(Ops.ADD, total.dtype, (total, value))
+            total = self.accumulated(Ops.ADD, total, value)
         self.add(register.store(total))
 
     def stage_offset(self, node: UOp, number: int) -> UOp:

@@ -165,7 +165,7 @@ class _Lowering:
 def _index_of_view(value: UOp, node: UOp, access: Access) -> tuple[UOp, ...] | None:
     """Where `value` shows what is computed of `node` at `access`: an item of it, or of what it is a view of,
     for each iteration of some loops. None where it shows that nowhere."""
-    if access.valid is not None or not runs_over(access.index, node.shape):
+    if not runs_over(access.index, node.shape):
         return None
     if node is value:
         return access.index

@@ -118,11 +118,9 @@ def _float32_of_bfloat16(x: UOp) -> UOp:
 
 def _constant_in(x: UOp, dtype: DType) -> UOp:
     """A CONST, rounded to its own type and to another."""
-    lanes = x.arg if isinstance(x.arg, tuple) else (x.arg,)
     with np.errstate(over="ignore", invalid="ignore"):
-        rounded = np.array(lanes, np.float64).astype(x.dtype.scalar.numpy).astype(dtype.scalar.numpy)
-    values = tuple(rounded.astype(np.float64).tolist())
-    return UOp.new(Ops.CONST, dtype.vec(x.dtype.count), (), values if isinstance(x.arg, tuple) else values[0])
+        rounded = np.array(x.arg, np.float64).astype(x.dtype.scalar.numpy).astype(dtype.scalar.numpy)
+    return UOp.new(Ops.CONST, dtype.vec(x.dtype.count), (), rounded.astype(np.float64).item())
 
 
 def _conversion(source: DType, target: DType, convert: Callable[[UOp], UOp]) -> Rule:

@@ -22,6 +22,12 @@ def reduce_identity(op: Ops, dtype: DType) -> UOp:
     return UOp.const(dtype.scalar.min if op is Ops.MAX else int(op is Ops.MUL), dtype)
 
 
+def mask_of(value: UOp, op: Ops) -> UOp | None:
+    """The condition of a value outside of which it changes nothing under `op`."""
+    is_masked = value.op is Ops.WHERE and value.src[2] is reduce_identity(op, value.dtype)
+    return value.src[0] if is_masked else None
+
+
 def both(a: UOp | None, b: UOp | None) -> UOp | None:
     """The mask that holds where `a` and `b` do."""
     if a is None or b is None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tinygrad.codegen.contraction import mask_of
-from tinygrad.codegen.predicate import reduce_identity
-from tinygrad.codegen.ranges import ACCUMULATING, ZERO, fresh_identity, is_plain
+from tinygrad.codegen.predicate import mask_of, reduce_identity
+from tinygrad.codegen.ranges import ZERO, fresh_identity, is_plain
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import TRUE, all_of, conjuncts, is_index_less, linear_terms
 from tinygrad.graph.uop import UOp
@@ -35,7 +34,7 @@ def prefix_sums(nest: UOp) -> list[PrefixSum]:
         return []
     found: list[PrefixSum] = []
     fresh = fresh_identity(nest)
-    for loop in _loops_of_outputs_alone(nest):
+    for loop in _loops_of_all_outputs(nest):
         long = [n for n in candidates if loop in n.ranges and n.src[1].extent >= loop.extent]
         along = [PrefixSum(n, loop, item) for n in long
                  if (item := _item_added(n, loop, fresh)) is not None]
@@ -46,10 +45,9 @@ def prefix_sums(nest: UOp) -> list[PrefixSum]:
     return found
 
 
-def _loops_of_outputs_alone(nest: UOp) -> list[UOp]:
-    """The loops that every STORE closes, and nothing else."""
-    inside = {r for n in nest.nodes_of(*ACCUMULATING) for r in n.closed_ranges}
-    return [r for r in nest.src[0].closed_ranges if is_plain(r) and r not in inside
+def _loops_of_all_outputs(nest: UOp) -> list[UOp]:
+    """The loops that every STORE closes."""
+    return [r for r in nest.src[0].closed_ranges if is_plain(r)
             and all(r in store.closed_ranges for store in nest.src)]
 
 
@@ -85,7 +83,7 @@ def _on_diagonal(reduce: UOp, loop: UOp) -> UOp | None:
     """The item on the diagonal, where the reduced loop goes up to the iteration of `loop` and what it reduces
     is the same in each; None where the REDUCE is of no such triangle."""
     value, k = reduce.src
-    mask = mask_of(value, reduce_identity(reduce.arg, reduce.dtype))
+    mask = mask_of(value, reduce.arg)
     if mask is None or loop in value.src[1].ranges:
         return None
     below = [c for c in conjuncts(mask) if loop in c.ranges]
@@ -103,7 +101,6 @@ def _mask(value: UOp, reduce: UOp) -> UOp | None:
     """A condition outside which `value` changes nothing in the REDUCE."""
     if value.op is Ops.CAST and reduce.arg is Ops.ADD:
         value = value.src[0]
-    identity = reduce_identity(reduce.arg, value.dtype)
-    if value.op is Ops.LOAD and identity.is_zero:
+    if value.op is Ops.LOAD and reduce_identity(reduce.arg, value.dtype).is_zero:
         return value.mask
-    return mask_of(value, identity)
+    return mask_of(value, reduce.arg)

@@ -35,6 +35,11 @@ def loops_of(node: UOp) -> list[UOp]:
     return [r for r in node.closed_ranges if r.kind is RangeKind.LOOP]
 
 
+def running_in(node: UOp) -> frozenset[UOp]:
+    """The loops that a node stands in, and those that it ends."""
+    return node.ranges.union(node.closed_ranges)
+
+
 def iterations(ranges: Iterable[UOp]) -> int:
     """How often what stands in these loops runs, at most."""
     return math.prod(r.extent for r in ranges)
@@ -54,11 +59,6 @@ def closed_within(nest: UOp, r: UOp) -> list[UOp]:
 def output_ranges(nest: UOp) -> frozenset[UOp]:
     """The RANGEs of the outputs: those that STOREs close."""
     return frozenset(r for store in nest.src for r in store.closed_ranges)
-
-
-def reduces_in(value: UOp) -> list[UOp]:
-    """The REDUCEs that end loops in a value or nest, sources first."""
-    return [n for n in value.nodes_of(Ops.REDUCE) if n.closed_ranges]
 
 
 def range_named(nest: UOp, identity: int) -> UOp:

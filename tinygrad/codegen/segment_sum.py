@@ -73,9 +73,9 @@ def _masked_addends(node: UOp) -> list[tuple[UOp, UOp]]:
     """(condition, value) of each addend of what a REDUCE over loops adds up; none where one has no condition
     under which it changes nothing."""
     closed = node.closed_ranges
-    if len(node.src) != 1 + len(closed) or not closed or any(r.kind is not RangeKind.LOOP for r in closed):
+    if len(node.src) != 1 + len(closed) or any(r.kind is not RangeKind.LOOP for r in closed):
         return []
-    if node.arg not in (Ops.ADD, Ops.MAX, Ops.MUL) or node.dtype.is_bool:
+    if node.dtype.is_bool:
         return []
     found = [masked(addend, node.arg) for addend in _addends(node.src[0], node.arg)]
     return [] if None in found else [each for each in found if each is not None]

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from tinygrad import observer
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
+from tinygrad.codegen.cost import NO_WORK, Estimate
 from tinygrad.device import Buffer, Device, Program
 from tinygrad.device.queue import ThreadedQueue, clock
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import BEAM, GlobalCounters
+from tinygrad.helpers import BEAM
 from tinygrad.schedule.cache import Structure, Template, TemplateView
 
 MOST_KERNELS = 32
@@ -54,9 +55,7 @@ class CommandList:
     """(number, offset in bytes) of the memory that only the kernels use, in one piece"""
     inner_bytes: int
     device: str
-    seconds: float
-    operations: int
-    bytes: int
+    work: Estimate
     sites: tuple[tuple[CompiledKernel, tuple[int, ...]], ...]
     """for each call, its kernel and the user's lines that it is for"""
 
@@ -99,7 +98,7 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
         return False
     queue = launch.queue
     with queue.lock:
-        if not queue.runs_here(launch.seconds, ()):
+        if not queue.runs_here(launch.work.seconds, ()):
             return False
         times = [] if watcher is None else [began, clock()]
         for call in launch.calls:
@@ -108,9 +107,7 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
                          call.extent)
             if watcher is not None:
                 times.append(clock())
-    GlobalCounters.kernel_count += len(launch.calls)
-    GlobalCounters.global_ops += launch.operations
-    GlobalCounters.global_mem += launch.bytes
+    launch.work.count(len(launch.calls))
     nodes = {}
     for number, memory in new.items():
         node = nodes[number] = UOp.new_buffer(memory.device, memory.size, memory.dtype)
@@ -139,20 +136,17 @@ def launch_of(template: Template, given: int) -> CommandList | bool:
     kernels = [compiled_kernel(item.ast, name) for item in template.items]
     calls = []
     for item, kernel in zip(template.items, kernels, strict=True):
-        by_name = {kernel_name: (bool(source), number) for kernel_name, source, number in item.variables}
-        calls.append(KernelCall(kernel.program, item.slots, tuple(by_name[v] for v in kernel.variables),
-                          kernel.extent))
+        bound = tuple((bool(source), number) for _, source, number in kernel.takes(item.variables))
+        calls.append(KernelCall(kernel.program, item.slots, bound, kernel.extent))
     views = tuple((position, view) for position, view in template.views if view is not None)
-    visible = {view.number for _, view in views}
+    shown = {view.number for _, view in views}
     numbered = list(enumerate(template.fresh, given))
+    visible = tuple((number, *spec) for number, spec in numbered if number in shown)
     offsets = dict(template.arenas[0][1].offsets) if template.arenas else {
-        number: 0 for number, _ in numbered if number not in visible}
+        number: 0 for number, _ in numbered if number not in shown}
     inner_bytes = template.arenas[0][1].size if template.arenas else max(
         (size * dtype.itemsize for number, (_, size, dtype) in numbered if number in offsets), default=0)
-    work = [kernel.estimate for kernel in kernels]
-    return CommandList(
-        queue, BEAM.value, tuple(calls), views,
-        tuple((number, *spec) for number, spec in numbered if number in visible), (None,) * len(visible),
-        tuple(offsets.items()), inner_bytes, name, sum(w.seconds for w in work),
-        sum(w.operations for w in work), sum(w.bytes for w in work),
-        tuple((kernel, item.lines) for kernel, item in zip(kernels, template.items, strict=True)))
+    work = sum((kernel.estimate for kernel in kernels), NO_WORK)
+    sites = tuple((kernel, item.lines) for kernel, item in zip(kernels, template.items, strict=True))
+    return CommandList(queue, BEAM.value, tuple(calls), views, visible, (None,) * len(visible),
+                       tuple(offsets.items()), inner_bytes, name, work, sites)

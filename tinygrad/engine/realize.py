@@ -344,10 +344,15 @@ class Steps:
             self.ready.pop(number, None)
 
     def prepared(self, number: int) -> Prepared:
-        """The step of that number with everything done that may fail."""
+        """The step of that number with its kernel compiled and its memory allocated."""
         item = self.items[number]
         assert item is not None, "a step that was given"
-        return prepared(item)
+        if (watcher := observer.active) is not None:
+            watcher.begin_step(item.lines)
+        is_kernel = item.ast.op not in Family.TRANSFER and not Device[item.device].elsewhere
+        kernel = compiled_kernel(item.ast, item.device) if is_kernel else None
+        variables = [] if kernel is None else variable_values(kernel, item)
+        return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
 
 
 def place_in_arena(shared: Intermediates) -> None:
@@ -406,23 +411,12 @@ class Prepared(NamedTuple):
             run.steps += 1
 
 
-def prepared(item: ScheduleItem) -> Prepared:
-    """A step with its kernel compiled and its memory allocated."""
-    if (watcher := observer.active) is not None:
-        watcher.begin_step(item.lines)
-    is_kernel = item.ast.op not in Family.TRANSFER and not Device[item.device].elsewhere
-    kernel = compiled_kernel(item.ast, item.device) if is_kernel else None
-    variables = variable_values(kernel, item) if kernel is not None and kernel.variables else []
-    return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
-
-
 def variable_values(kernel: CompiledKernel, item: ScheduleItem) -> list[int]:
     """The item's variables in the order in which the kernel takes them."""
-    bound = {v.name: v.value for v in item.variables}
-    missing = [name for name in kernel.variables if bound.get(name) is None]
-    if missing:
+    bound = kernel.takes(item.variables)
+    if missing := [variable.name for variable in bound if variable.value is None]:
         raise RuntimeError(f"the variable {', '.join(missing)} has no value; bind it: variable.bind(3)")
-    return [bound[name] for name in kernel.variables]
+    return [variable.value for variable in bound]
 
 
 class Submission:
@@ -582,9 +576,7 @@ def ordered(queue: CommandQueue, buffers: Sequence[Buffer], outputs: int) -> tup
 
 def count(kernel: CompiledKernel, device: str, seconds: float) -> None:
     """Add a run to the counters; at DEBUG=2 print it."""
-    GlobalCounters.kernel_count += 1
-    GlobalCounters.global_ops += kernel.estimate.operations
-    GlobalCounters.global_mem += kernel.estimate.bytes
+    kernel.estimate.count(1)
     if DEBUG.value < 2:
         return
     GlobalCounters.time_sum_s += seconds

@@ -20,15 +20,15 @@ import numpy as np
 
 from tinygrad import observer
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
+from tinygrad.codegen.cost import NO_WORK, Estimate
 from tinygrad.device import Buffer, Device, RepeatedUse
-from tinygrad.device.host import seconds_of
 from tinygrad.device.queue import CommandQueue, GatheredCopy, ThreadedQueue, written_and_read
 from tinygrad.dtype import dtypes
 from tinygrad.engine.copying import Transfer, transfer_of
 from tinygrad.engine.realize import Submission, allocate
 from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import DEBUG, GlobalCounters, complete
+from tinygrad.helpers import DEBUG, complete
 from tinygrad.observer import MemoryChange
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.schedule.memory import Lifetime, lifetimes, plan_arena
@@ -154,11 +154,10 @@ class Together:
     memory: dict[Buffer | int, bool] = field(default_factory=dict)
     """by buffer, or place whose memory is given anew: whether the kernels write it"""
     count: int = 0
-    operations: int = 0
-    bytes: int = 0
+    work: Estimate = NO_WORK
 
     def __post_init__(self) -> None:
-        self.seconds = seconds_of(self.operations, self.bytes)
+        self.seconds = self.work.seconds
         self.changing = np.array([n for n, *_ in [*self.places, *self.variables]], np.intp)
         distinct = {variable[1:]: variable for _, variable in self.variables}
         self.distinct = list(distinct.values())
@@ -226,9 +225,7 @@ class Together:
         return True
 
     def count_run(self) -> None:
-        GlobalCounters.kernel_count += self.count
-        GlobalCounters.global_ops += self.operations
-        GlobalCounters.global_mem += self.bytes
+        self.work.count(self.count)
 
 
 @dataclass(frozen=True)
@@ -331,7 +328,7 @@ class Replay:
         if not together:
             return
         device = self.steps[together[0]].device
-        launches = [StepKernel(self.steps[number], part, variables_of(part, self.steps[number]))
+        launches = [StepKernel(self.steps[number], part, part.takes(self.steps[number].variables))
                     for number in together for part in self.kernel(number).launches]
         recorded = Device[device].queue.record([
             (kernel.program, [self.held[p].address if p in self.held else 0 for p in step.places],
@@ -340,7 +337,6 @@ class Replay:
             self.runs.extend(together)
             return
         recorded.sites = tuple((launch.kernel, launch.step.lines) for launch in launches)
-        work = [launch.kernel.estimate for launch in launches]
         places: list[tuple[int, int]] = []
         variables: list[tuple[int, BoundVariable]] = []
         memory: dict[Buffer | int, bool] = {}
@@ -351,7 +347,7 @@ class Replay:
                 used = self.held[place].root if place in self.held else place
                 memory[used] = memory.get(used, False) or i < step.outputs
         self.runs.append(Together(device, recorded, places, variables, memory, len(together),
-                                  sum(w.operations for w in work), sum(w.bytes for w in work)))
+                                  sum((launch.kernel.estimate for launch in launches), NO_WORK)))
 
     def kernel(self, number: int) -> CompiledKernel:
         found = self.kernels[number]
@@ -408,14 +404,8 @@ class Replay:
         elif kernel is None:
             run.pass_over()
         else:
-            numbers = [values.of(v) for v in variables_of(kernel, step)]
+            numbers = [values.of(v) for v in kernel.takes(step.variables)]
             run.kernel(kernel, step.device, buffers, step.outputs, numbers)
-
-
-def variables_of(kernel: CompiledKernel, step: Step) -> list[BoundVariable]:
-    """A step's variables in the order in which its kernel takes them."""
-    by_name = {v.name: v for v in step.variables}
-    return [by_name[name] for name in kernel.variables]
 
 
 def exchanged_places(places: Sequence[Place], steps: Sequence[Step]) -> set[int]:

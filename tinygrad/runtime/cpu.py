@@ -5,6 +5,7 @@ given to it by queues with threads of their own (`cpu_queue.py`).
 """
 from __future__ import annotations
 
+import mmap
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -120,14 +121,21 @@ def host() -> Machine:
     return cores(vector_bytes(), vector_registers(), thread_count(),
                  contracts=has_multiply_add(),
                  matrix_units=host_units(),
+                 l1_bytes=_cache_bytes(0, Machine.l1_bytes),
+                 line_bytes=_cache_bytes(0, Machine.line_bytes, "coherency_line_size"),
+                 page_bytes=mmap.PAGESIZE,
                  l2_bytes=_cache_bytes(2, Machine.l2_bytes),
                  l3_bytes=min(_cache_bytes(3, USUAL_L3_BYTES), thread_count() * L3_BYTES_OF_CORE))
 
 
-def _cache_bytes(level: int, usual: int) -> int:
-    """The size of the cache of this level that core 0 uses, where Linux says it; else `usual`."""
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+"""What Linux says of the caches that core 0 uses: number 0 is the one closest to it, of data."""
+
+
+def _cache_bytes(number: int, usual: int, what: str = "size") -> int:
+    """A size of a cache, where Linux says it; else `usual`."""
     try:
-        text = Path(f"/sys/devices/system/cpu/cpu0/cache/index{level}/size").read_text().strip()
+        text = (CACHES / f"index{number}" / what).read_text().strip()
         return int(text.rstrip("KM")) * {"K": 1 << 10, "M": 1 << 20}.get(text[-1], 1)
     except (OSError, ValueError):
         return usual

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tinygrad.codegen.ranges import running_in
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import linear_terms
@@ -29,6 +30,10 @@ class MemoryAccess:
         """Items between neighbouring iterations of `r`; None where that varies."""
         return None if r in self.irregular else self.steps.get(r, 0)
 
+    def is_smooth(self, r: UOp) -> bool:
+        """Whether it goes on by one item with `r`, or by none: what vectors along `r` want."""
+        return self.step(r) in (0, 1)
+
 
 def steps_of(expression: UOp) -> tuple[dict[UOp, int], frozenset[UOp]]:
     """(the fixed step of each range, the ranges without one) of an index expression."""
@@ -43,13 +48,13 @@ def accesses_of(nest: UOp) -> list[MemoryAccess]:
     found = []
     for node in nest.nodes_of(Ops.LOAD, Ops.STORE):
         steps, irregular = steps_of(node.offset)
-        found.append(MemoryAccess(node, node.ranges | frozenset(node.closed_ranges), steps, irregular))
+        found.append(MemoryAccess(node, running_in(node), steps, irregular))
     return found
 
 
 def lie_side_by_side(accesses: Iterable[MemoryAccess], r: UOp) -> bool:
-    """True if each of these goes on by one item with `r`, or by none: what vectors along `r` want."""
-    return all(a.step(r) in (0, 1) for a in accesses)
+    """Whether vectors along `r` serve all of these."""
+    return all(a.is_smooth(r) for a in accesses)
 
 
 def index_uses(nest: UOp) -> list[UOp]:

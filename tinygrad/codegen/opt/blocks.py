@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.predicate import identity_unless, mask_store
-from tinygrad.codegen.ranges import ZERO, NewRanges, closers, output_ranges
+from tinygrad.codegen.ranges import ZERO, NewRanges, change_closers, closers
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -79,24 +79,17 @@ def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
     """The nest with the REDUCEs that close `r` done by so many threads together, of which so many side by
     side exchange values.
 
-    Where `r` is also closed inside the loops of another REDUCE, a thread goes on doing that alone. REDUCEs in
-    different places get loops of their own.
+    REDUCEs in different places get loops of their own.
     """
     new = NewRanges(nest)
-    outputs = output_ranges(nest)
-    closing = [n for n in closers(nest, r) if n.op is Ops.REDUCE]
-    shared = [n for n in closing if n.ranges <= outputs] or closing
-    loops_at = {ranges: shared_loop(r.extent, threads, lanes, new)
-                for ranges in dict.fromkeys(n.ranges for n in shared)}
+    places = dict.fromkeys(n.ranges for n in closers(nest, r))
+    loops_at = {ranges: shared_loop(r.extent, threads, lanes, new) for ranges in places}
 
     def together(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        now = node.with_sources(src)
-        if node not in shared:
-            return now
-        loop, others = loops_at[node.ranges], [c for c in now.closed_ranges if c is not r]
-        return loop.reduced(node, now.src[0].substitute({r: loop.counter}), others, new)
+        loop, others = loops_at[node.ranges], [c for c in node.closed_ranges if c is not r]
+        return loop.reduced(node, src[0].substitute({r: loop.counter}), others, new)
 
-    return nest.rebuild(together)
+    return change_closers(nest, r, together)
 
 
 def row_in_registers(nest: UOp, loops: Sequence[UOp], threads: int, width: int, lanes: int) -> UOp:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
 from tinygrad.codegen.opt.lanes import MOST_VECTORS
-from tinygrad.codegen.opt.opts import ByteDot, Split, Swap, Unroll, Upcast, Vector
+from tinygrad.codegen.opt.opts import ByteDot, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.word_bytes import byte_dots
 from tinygrad.codegen.ranges import iterations
 from tinygrad.graph.ops import Ops
@@ -42,7 +42,8 @@ class ByteDotChooser(Chooser):
         dot = self.only_dot()
         if dot is None:
             return False
-        self.split_at_tiles(dot.src[0])
+        # words of neighbouring rows lie in tiles
+        self.split_along(lambda digit: digit.op is Ops.MOD and digit.loop in self.outputs)
         dot = self.only_dot()
         sides = None if dot is None else self.dot_sides(dot)
         if sides is None:
@@ -75,14 +76,6 @@ class ByteDotChooser(Chooser):
             return None
         return dots[0]
 
-    def split_at_tiles(self, words: UOp) -> None:
-        """Loops over outputs split where the words of a weight lie in tiles of neighbouring rows."""
-        for r in sorted(self.outputs & words.ranges, key=lambda r: r.identity):
-            sizes = {n.src[1].arg for n in words.nodes_of(Ops.MOD)
-                     if n.src[0] is r and n.src[1].op is Ops.CONST}
-            if len(sizes) == 1 and r.extent % (size := sizes.pop()) == 0 and 1 < size < r.extent:
-                self.take(Split, r, size)
-
     def dot_sides(self, dot: UOp) -> tuple[UOp, list[UOp]] | None:
         """The range of a dot product of bytes whose words lie side by side, and those of the other factor;
         None where no lanes run along words side by side."""
@@ -97,10 +90,10 @@ class ByteDotChooser(Chooser):
 
     def word_ranges(self) -> list[UOp]:
         """The loops over the words of a block, innermost first, as many as are written out."""
-        reduce = next(n for n in self.nest.nodes_of(Ops.REDUCE) if n.src[0].op is Ops.DP4A)
+        reduce = next(n for n in self.reduces if n.src[0].op is Ops.DP4A)
         found, count = [], 1
         for r in sorted(reduce.closed_ranges, key=lambda r: r.extent):
-            if r.extent > 1 and count * r.extent <= MOST_WORDS:
+            if count * r.extent <= MOST_WORDS:
                 found.append(r)
                 count *= r.extent
         return found

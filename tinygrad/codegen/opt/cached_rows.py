@@ -50,7 +50,7 @@ def cacheable_rows(nest: UOp) -> list[CachedRow]:
 
 def _found_rows(nest: UOp) -> list[CachedRow]:
     nodes = list(nest.toposort())
-    if not any(n.closed_ranges for n in nest.nodes_of(Ops.REDUCE)):
+    if not nest.nodes_of(Ops.REDUCE):
         return []
     around = _loops_around(nodes)
     rows = [r for r in around if r.kind is RangeKind.LOOP]
@@ -82,7 +82,7 @@ def _computes_much(node: UOp) -> bool:
     one here, down to what is cached already."""
     if node.op is Ops.STAGE:
         return False
-    own = node.op in Family.ELEMENTARY or (node.op is Ops.REDUCE and len(node.closed_ranges) > 0)
+    own = node.op in Family.ELEMENTARY or node.op is Ops.REDUCE
     return own or any(_is_expensive.of(s) for s in node.src)
 
 

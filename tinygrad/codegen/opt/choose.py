@@ -19,14 +19,13 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import takewhile
 
-from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import lie_side_by_side
 from tinygrad.codegen.opt.byte_dots import ByteDotChooser
 from tinygrad.codegen.opt.cached_rows import CachedRow
 from tinygrad.codegen.opt.choose_gpu import BlockChooser
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
-from tinygrad.codegen.opt.chooser import Chooser, digits_of
+from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.lanes import JUMP_COST
 from tinygrad.codegen.opt.loop_partition import partitions
@@ -49,7 +48,7 @@ from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.opt.subtotals import long_sum
 from tinygrad.codegen.opt.tiles import FILL
 from tinygrad.codegen.prefix_sum import prefix_sums
-from tinygrad.codegen.ranges import ACCUMULATING, is_plain, iterations, loops_of
+from tinygrad.codegen.ranges import ACCUMULATING, is_plain, iterations, loops_of, running_in
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -107,14 +106,6 @@ def explain_plan(nest: UOp, machine: Machine) -> str:
     return "\n".join(f"  {note}" for note in dict.fromkeys(chooser.notes))
 
 
-def split_of_sum(contraction: Contraction) -> tuple[UOp, int] | None:
-    """A loop of a contraction's sum, and by what to split it, by whose quotients or remainders an operand
-    lies; None where there is none."""
-    offsets = (factor.offset for factor in contraction.factors if factor.op is Ops.LOAD)
-    return next(((loop, divisor) for at in offsets for _, _, loop, divisor in digits_of(at)
-                 if loop in contraction.reduce.closed_ranges), None)
-
-
 def work_and_items(nest: UOp) -> int:
     """Operations of a nest and items of 4 bytes that it moves: what threads share."""
     work = estimate(nest)
@@ -133,11 +124,14 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         """Loops cut where masks change, those that walk memory as one would as one, running sums as
         recurrences."""
         self.original_work = work_and_items(self.nest)
-        self.split_along(Ops.MOD, self.lanes())
+        lanes = self.lanes()
+        self.split_along(lambda digit: digit.op is Ops.MOD and digit.factor == 1 and digit.number >= lanes
+                         and digit.loop in self.outputs)
         if not prefix_sums(self.nest):  # a scan needs its loop whole in all outputs
-            while (cut := partitions(self.nest, self.lanes())) is not None:
+            while (cut := partitions(self.nest, lanes)) is not None:
                 self.take(PartitionLoop, *cut)
-        self.split_along(Ops.IDIV)
+        self.split_along(lambda digit: digit.op is Ops.IDIV and digit.factor == 1
+                         and digit.loop in self.outputs)
         super().arrange_loops()
         for found in prefix_sums(self.nest)[:1]:
             with suppress(ValueError):  # outputs may need the loop at several places
@@ -151,13 +145,11 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         """Lanes and tiles of the contraction with most of the work, else where accesses lie side by side."""
         if self.tile_byte_dots() or self.interleave_chains():
             return
-        contraction = self.main_contraction()
-        if contraction is None or self.has_statistics():
+        if self.main_contraction() is None or self.has_statistics():
             self.cache_rows()
-            contraction = self.main_contraction()
-        while contraction is not None and (split := split_of_sum(contraction)) is not None:
-            self.take(Split, *split)
-            contraction = self.main_contraction()
+        self.split_along(lambda digit: (c := self.main_contraction()) is not None
+                         and digit.loop in c.reduce.closed_ranges)
+        contraction = self.main_contraction()
         if contraction is None:
             self.vectorise_groups()
             self.stage_jumping_factors()
@@ -237,7 +229,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
     def one_share_a_thread(self, loop: UOp) -> UOp:
         """`loop`, or the loop over one part of it for each thread, where memory is filled outside of it: who
         takes a part fills all of that anew."""
-        filled = sum(iterations(n.ranges.union(n.closed_ranges)) for n in self.nest.nodes_of(Ops.STAGE)
+        filled = sum(iterations(running_in(n)) for n in self.nest.nodes_of(Ops.STAGE)
                      if loop not in n.ranges)
         size = ceildiv(loop.extent, self.machine.threads)
         if FILL * filled <= FILLED_SHARE * self.original_work or size < 2 or not is_plain(loop):

@@ -15,8 +15,8 @@ from tinygrad.codegen.opt.fused_attention import LayoutConversion, attention_loo
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.online_softmax import SoftmaxSums, WeightedSum, online_softmax_of
 from tinygrad.codegen.opt.opts import Attention, OnlineSoftmax
-from tinygrad.codegen.ranges import iterations, reduces_in
-from tinygrad.graph.ops import RangeKind
+from tinygrad.codegen.ranges import iterations
+from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer.matrix_units import SWIZZLED_ROW, MatrixUnit
@@ -54,7 +54,7 @@ class AttentionChooser(BlockTileChooser):
         if product is None:
             return None
         values = next(s for s in product.src if main.weight not in s.toposort())
-        inner = reduces_in(found.largest.src[0])
+        inner = found.largest.src[0].nodes_of(Ops.REDUCE)
         rows = found.largest.ranges - values.ranges
         if inner:
             scores = contraction_of(inner[0])
@@ -91,7 +91,7 @@ class AttentionChooser(BlockTileChooser):
 
     def keys_of_tile(self, unit: MatrixUnit, how: LayoutConversion, found: SoftmaxSums, column: UOp) -> int:
         """Keys of a tile, as many as registers and shared memory have room for; 0 where none are."""
-        depth = iterations(r for n in reduces_in(found.largest.src[0]) for r in n.closed_ranges)
+        depth = iterations(r for n in found.largest.src[0].nodes_of(Ops.REDUCE) for r in n.closed_ranges)
         if found.loop.extent < LEAST_SIDE or column.extent < LEAST_SIDE:
             return 0
         rows, across = (unit.n, unit.m) if how.transposed else (unit.m, unit.n)
@@ -109,7 +109,7 @@ class AttentionChooser(BlockTileChooser):
         """Keys or values of a tile in shared memory, in rows as they are in memory, swizzled:
         what lanes read at once lies in different banks."""
         operand = next((s for s in operands(self.nest) if {key, other} <= s.ranges
-                        and not reduces_in(s)), None)
+                        and not s.nodes_of(Ops.REDUCE)), None)
         if operand is not None:
             width, itemsize = gcd(other.extent, self.widest_access(unit.source)), unit.source.itemsize
             is_whole = other.extent * itemsize % SWIZZLED_ROW == 0

@@ -142,7 +142,7 @@ class BlockChooser(AttentionChooser):
         """Items that one access of a thread moves along these loops of one length, none of which is without
         accesses: several where all of them lie side by side."""
         walks = [(a, r) for r in loops for a in self.accesses(r)]
-        if any(a.step(r) not in (0, 1) for a, r in walks):
+        if any(not a.is_smooth(r) for a, r in walks):
             return 1
         return gcd(loops[0].extent, min(self.machine.access_lanes(a.node.dtype) for a, _ in walks))
 

@@ -17,7 +17,7 @@ from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.opts import Interchange, Scatter, Swap, Unroll, Vector
 from tinygrad.codegen.ranges import is_plain, iterations
 from tinygrad.codegen.segment_sum import SegmentSum, segment_sums
-from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer.machine import Machine
@@ -58,7 +58,7 @@ class ScatterChooser(Chooser):
         """Take what adds up whole rows, where a sum walks across rows of memory that no cache holds and reads
         each item once; False if that is not so."""
         loops = self.store.closed_ranges
-        reduces = self.nest.nodes_of(Ops.REDUCE)
+        reduces = self.reduces
         if len(self.nest.src) > 1 or not loops or len(reduces) != 1 or \
                 len(reduces[0].closed_ranges) != 1 or reduces[0].ranges != frozenset(loops):
             return False

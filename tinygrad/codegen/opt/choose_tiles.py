@@ -9,12 +9,12 @@ more half a tile further on, so that the threads of a warp read neighbouring vec
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import starmap
 from math import gcd
 
-from tinygrad.codegen.contraction import Contraction, mask_of
+from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.loops import operands
@@ -26,7 +26,8 @@ from tinygrad.codegen.opt.matrix import (
     steps_by_one,
 )
 from tinygrad.codegen.opt.opts import MMA, Local, Merge, Pad, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import iterations
+from tinygrad.codegen.predicate import mask_of
+from tinygrad.codegen.ranges import is_plain, iterations
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -109,16 +110,16 @@ class BlockTileChooser(Chooser):
     def tile_of_blocks(self, contraction: Contraction) -> bool:
         """Take the Opts of the best tiles there are, if nothing else is reduced in the kernel: on a matrix
         unit that reads shared memory, on another one, in registers. False where there are none."""
-        ways = (self.tile_in_shared, self.tile_on_unit, self.tile_in_registers)
-        return self.reduces == [contraction.reduce] and \
-            any(self.attempt(way, contraction) for way in ways)
+        return self.reduces == [contraction.reduce] and (
+            any(self.attempt(self.tile_on_unit, contraction, in_shared) for in_shared in ((True, True), None))
+            or self.attempt(self.tile_in_registers, contraction))
 
     # --- sides ----------------------------------------------------------------------------------------------
 
     def plain(self, ranges: Iterable[UOp]) -> list[UOp]:
         """Loops of a fixed number of iterations, in the order of the outputs' loops and the sums'."""
         order = [r for n in (*self.nest.src, *self.nest.toposort()) for r in n.closed_ranges]
-        return sorted((r for r in ranges if r.kind is RangeKind.LOOP and len(r.src) == 1), key=order.index)
+        return sorted(filter(is_plain, ranges), key=order.index)
 
     def merged(self, contraction: Contraction, least: int) -> tuple[UOp, UOp, UOp]:
         """The rows as one range, the columns, along which results lie in memory, as another one, and the
@@ -206,41 +207,25 @@ class BlockTileChooser(Chooser):
 
     # --- matrix units ---------------------------------------------------------------------------------------
 
-    def tile_on_unit(self, contraction: Contraction) -> bool:
-        """Tiles of the first unit that can do the contraction."""
-        product = self.product(contraction, None)
+    def tile_on_unit(self, contraction: Contraction, in_shared: tuple[bool, bool] | None) -> bool:
+        """Tiles of the first unit that can do the contraction; of units that read shared memory themselves,
+        if both operands can be copied there as they lie in memory, 16 bytes at a time. Where all tiles
+        compute much in vain, the one that computes least."""
+        if in_shared and mask_of(contraction.reduce.src[0], Ops.ADD) is not None:
+            return False  # zeros would have to be written over what was copied
+        product = self.product(contraction, in_shared)
         if product is None:
             return False
         unit, m, n, held = product.unit, product.m.extent, product.n.extent, self.most_held(product)
-        possible = [t for t in TILES if self.fits(unit, t, held)]
-        tile = self.tile_of_unit(possible, m, n, f"on {unit}")
-        if tile is None:
-            return False
-        self.put_on_unit(product, unit, tile)
-        return True
-
-    def tile_of_unit(self, tiles: Sequence[BlockTile], m: int, n: int, where: str) -> BlockTile | None:
-        """The best tile of a unit's; where all compute much in vain, the one that computes least."""
-        return self.best_tile(tiles, m, n, where) or min(tiles, key=lambda t: t.computed(m, n), default=None)
-
-    def tile_in_shared(self, contraction: Contraction) -> bool:
-        """Tiles of a unit that reads shared memory itself, if one can do the contraction and both operands
-        can be copied there as they lie in memory, 16 bytes at a time."""
-        zero = UOp.const(contraction.reduce.dtype.scalar.as_const(0), contraction.reduce.dtype)
-        if mask_of(contraction.reduce.src[0], zero) is not None:
-            return False  # zeros would have to be written over what was copied
-        product = self.product(contraction, (True, True))
-        if product is None or product.k.extent < product.unit.k:
-            return False
-        family, m, n = product.unit, product.m.extent, product.n.extent
-        lie = tuple(lies_along_k(value, side, product.k, family.row_items)
-                    for value, side in ((product.a, product.m), (product.b, product.n)))
-        units = {u.n: u for u in self.units
-                 if u.in_shared == lie and u.source is family.source}
-        held = self.most_held(product)
-        tiles = [t for t in SHARED_TILES if t.n in units and self.fits(units[t.n], t, held)
-                 and t.m <= m and t.n <= n]
-        tile = self.tile_of_unit(tiles, m, n, f"on {family}")
+        units, tiles = {t.n: unit for t in TILES}, TILES
+        if in_shared:
+            lie = tuple(lies_along_k(value, side, product.k, unit.row_items)
+                        for value, side in ((product.a, product.m), (product.b, product.n)))
+            units = {u.n: u for u in self.units if u.in_shared == lie and u.source is unit.source}
+            tiles = tuple(t for t in SHARED_TILES if t.m <= m and t.n <= n and product.k.extent >= unit.k)
+        possible = [t for t in tiles if t.n in units and self.fits(units[t.n], t, held)]
+        tile = self.best_tile(possible, m, n, f"on {unit}") or \
+            min(possible, key=lambda t: t.computed(m, n), default=None)
         if tile is None:
             return False
         self.put_on_unit(product, units[tile.n], tile)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.loops import is_reduce_range, mergeable_pair
+from tinygrad.codegen.opt.loops import mergeable_pair
 from tinygrad.codegen.opt.opts import (
     Merge,
     Named,
@@ -27,7 +27,7 @@ from tinygrad.codegen.opt.opts import (
 )
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import stageable
-from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges, reduces_in
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges, running_in
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -154,19 +154,11 @@ class Chooser:
         ranked[rank].take()
         return ranked[rank].cost
 
-    def split_along(self, digit: Ops, least: int = 2) -> None:
-        """Loops along whose quotients (IDIV: channels that were shuffled) or remainders (MOD: weights in
-        panels) by a number what is loaded lies, in runs of `least` items, as two."""
-        while True:
-            found = ((loop, divisor) for a in self.accesses()
-                     for op, factor, loop, divisor in digits_of(a.node.offset)
-                     if op is digit and factor == 1 and loop in self.outputs
-                     and (divisor if digit is Ops.MOD else loop.extent // divisor) >= least
-                     and not is_reduce_range(self.nest, loop))
-            loop, divisor = next(found, (None, 0))
-            if loop is None:
-                return
-            self.take(Split, loop, divisor)
+    def split_along(self, wanted: Callable[[Digit], bool]) -> None:
+        """Loops by whose quotients (channels that were shuffled) or remainders (weights in panels) what is
+        accessed lies, split by the number, as far as these are `wanted`."""
+        while digits := [d for a in self.accesses() for d in digits_of(a.node.offset) if wanted(d)]:
+            self.take(Split, digits[0].loop, digits[0].number)
 
     def move_inside(self, loop: UOp) -> None:
         """All other loops of the first output around this one."""
@@ -190,8 +182,8 @@ class Chooser:
 
     @property
     def reduces(self) -> list[UOp]:
-        """The REDUCEs that end loops."""
-        return reduces_in(self.nest)
+        """The REDUCEs, sources first."""
+        return self.nest.nodes_of(Ops.REDUCE)
 
     @property
     def outputs(self) -> frozenset[UOp]:
@@ -211,7 +203,7 @@ class Chooser:
     def crossing(self, lane: UOp, ranges: Iterable[UOp]) -> UOp | None:
         """Where lanes jump in what they load (a transpose), the one of `ranges` along which those loads lie
         side by side."""
-        jumping = [a for a in self.accesses(op=Ops.LOAD) if a.step(lane) not in (0, 1)]
+        jumping = [a for a in self.accesses(op=Ops.LOAD) if not a.is_smooth(lane)]
         return next((r for a in jumping for r in ranges if a.step(r) == 1), None)
 
     def main_contraction(self) -> Contraction | None:
@@ -224,7 +216,8 @@ class Chooser:
 
     def has_statistics(self) -> bool:
         """True if something is reduced once for each outer iteration, before the loops inside it run."""
-        return any(n.ranges < frozenset(s.closed_ranges) for s in self.nest.src for n in reduces_in(s))
+        return any(n.ranges < frozenset(s.closed_ranges) for s in self.nest.src
+                   for n in s.nodes_of(Ops.REDUCE))
 
     def lanes(self) -> int:
         """Lanes of the kernel's widest common float: of what it stores."""
@@ -249,7 +242,7 @@ class Chooser:
         return min(self.lanes(), power_of_two(lane.extent))
 
     def can_vector(self, r: UOp) -> bool:
-        around = (n.ranges.union(n.closed_ranges) for n in self.nest.toposort())
+        around = (running_in(n) for n in self.nest.toposort())
         return r.extent >= 4 and r.kind is RangeKind.LOOP and \
             not any(o.kind is RangeKind.VECTOR for loops in around if r in loops for o in loops)
 
@@ -266,14 +259,23 @@ def power_of_two(number: int) -> int:
     return 1 << (number.bit_length() - 1)
 
 
-def digits_of(offset: UOp) -> Iterator[tuple[Ops, int, UOp, int]]:
-    """(IDIV or MOD, its factor, a loop, a number that divides its iterations) for each quotient and remainder
-    of a loop in an offset: heads and their items, channels that were shuffled, weights in panels."""
+class Digit(NamedTuple):
+    """A quotient (IDIV) or remainder (MOD) of a loop by a number that divides its iterations, times a factor,
+    in an offset."""
+
+    op: Ops
+    factor: int
+    loop: UOp
+    number: int
+
+
+def digits_of(offset: UOp) -> Iterator[Digit]:
+    """Those in an offset: heads and their items, channels that were shuffled, weights in panels."""
     for atom, factor in linear_terms(offset).terms.items():
         if atom.op in (Ops.IDIV, Ops.MOD) and atom.src[1].op is Ops.CONST and atom.src[0].op is Ops.RANGE:
             loop, divisor = atom.src
             if is_plain(loop) and loop.extent % divisor.arg == 0:
-                yield atom.op, factor, loop, divisor.arg
+                yield Digit(atom.op, factor, loop, divisor.arg)
 
 
 def waste(extent: int, size: int) -> float:

@@ -63,7 +63,7 @@ class CoreUnitChooser(TileChooser):
     def unit_product(self) -> tuple[tuple[UOp, ...], list[UOp]]:
         """The sources of the nest's MMA, and the ranges over which its products are summed up."""
         product, = self.nest.nodes_of(Ops.MMA)
-        sums = [n for n in self.nest.nodes_of(Ops.REDUCE) if n.src[0] is product]
+        sums = [n for n in self.reduces if n.src[0] is product]
         return product.src, list(sums[0].closed_ranges) if sums else []
 
     # --- dot products, lane by lane -------------------------------------------------------------------------
@@ -108,12 +108,11 @@ class CoreUnitChooser(TileChooser):
         return single.op is Ops.LOAD and all(a.step(pair) == 1 for a in self.loads_of(single))
 
     def stage_pairs(self, operand: UOp, over: list[UOp]) -> None:
-        """The operand staged, filled by vectors where its items come from two rows in turn."""
+        """The operand staged, filled by vectors where it lies as it is, or its items come from two rows in
+        turn."""
         self.stage(operand, over)
-        stage, loads = self.newest_stage()
-        lane = stage.closed_ranges[-1]
-        if all(interleaved_runs(a.node, lane) is not None for a in loads):
-            self.runs(Vector, lane)
+        lane = self.newest_stage()[0].closed_ranges[-1]
+        self.attempt(self.fill_rows, lane, lane.extent, False)
 
     # --- tiles by rows --------------------------------------------------------------------------------------
 
@@ -215,7 +214,7 @@ class CoreUnitChooser(TileChooser):
         stage, loads = self.newest_stage()
         *loops, lane = stage.closed_ranges
         if not is_turned:
-            return all(a.step(lane) in (0, 1) or interleaved_runs(a.node, lane) for a in loads)
+            return all(a.is_smooth(lane) or interleaved_runs(a.node, lane) for a in loads)
         if any(not _reads_squares(a.node, loops[-1], lane) for a in loads):
             return False
         self.runs(Upcast, loops[-1])

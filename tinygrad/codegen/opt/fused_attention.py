@@ -30,7 +30,7 @@ from tinygrad.codegen.opt.matrix import (
     operand,
 )
 from tinygrad.codegen.predicate import both, mask_loads_along
-from tinygrad.codegen.ranges import ZERO, NewRanges, reduces_in, row_major
+from tinygrad.codegen.ranges import ZERO, NewRanges, row_major
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -119,7 +119,7 @@ def attention_loops(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: U
         return matrix_product(reduce, unit, m, n, k)
 
     scores, products, tiles = None, None, None
-    for node in reduces_in(nest):
+    for node in nest.nodes_of(Ops.REDUCE):
         first, *others = node.closed_ranges
         if key in node.closed_ranges:
             products = product(node, column, key) or products

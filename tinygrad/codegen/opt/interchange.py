@@ -26,7 +26,7 @@ from tinygrad.graph.uop import UOp
 def interchange(nest: UOp, loop: UOp, lanes: int) -> UOp:
     """The nest with the sums that change with `loop` in memory that has an item for each of its iterations,
     added up `lanes` items at once. Raises ValueError where there is none."""
-    found = [n for n in nest.nodes_of(Ops.REDUCE) if n.closed_ranges and loop in n.ranges]
+    found = [n for n in nest.nodes_of(Ops.REDUCE) if loop in n.ranges]
     if not found:
         raise ValueError(f"no sum changes with r{loop.identity}")
     new = NewRanges(nest)

@@ -16,7 +16,7 @@ from tinygrad.codegen.opt.chooser import Alternative, Chooser, power_of_two, til
 from tinygrad.codegen.opt.loop_partition import MOST_TAPS
 from tinygrad.codegen.opt.loops import is_reduce_range, is_stage_range, writes_what_it_reads
 from tinygrad.codegen.opt.opts import Accumulators, Split, Swap, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import ZERO, iterations, loops_of
+from tinygrad.codegen.ranges import ZERO, iterations, loops_of, running_in
 from tinygrad.codegen.transpose import MOST_STRIDE
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
@@ -122,7 +122,7 @@ class LaneChooser(Chooser):
         reduces = is_reduce_range(self.nest, r)
         most = MOST_WRITTEN_OUT // max(1, self.work_along(r))
         several = next((u for u in (4, 2) if r.extent >= width * u * 2 and u <= most), 0)
-        sums = sum(r in n.ranges and not self.is_minor(n) for n in self.nest.nodes_of(Ops.REDUCE))
+        sums = sum(r in n.ranges and not self.is_minor(n) for n in self.reduces)
         if sums:
             several = self.columns_at_once(r, width, sums)
             if several and not reduces:
@@ -218,14 +218,14 @@ class LaneChooser(Chooser):
         """Those of the taps, the innermost first, that make no long body written out, where no window shares
         what it loads with another (32 parts of a weight's gradient, added up in 16 vectors: 512 loads took
         twice as long as a loop, and five times as long to compile)."""
-        reduces = self.nest.nodes_of(Ops.REDUCE)
+        reduces = self.reduces
         vectors = max((iterations(r for r in n.ranges if r.kind is RangeKind.UNROLL) for n in reduces),
                       default=1)
         values = [*reduces, *(n for n in self.nest.toposort() if n.op is Ops.LOAD or is_computed(n))]
         short: list[UOp] = []
         for r in taps:
             written = [*short, r]
-            items = sum(work_of(n) * iterations(t for t in written if t in n.ranges.union(n.closed_ranges))
+            items = sum(work_of(n) * iterations(t for t in written if t in running_in(n))
                         for n in values)
             if vectors * items > MOST_WRITTEN_OUT:
                 break
@@ -269,12 +269,12 @@ def work_of(node: UOp) -> int:
 
 def _runs(node: UOp) -> int:
     """How often a value is taken by what closes loops."""
-    return iterations(node.ranges.union(node.closed_ranges))
+    return iterations(running_in(node))
 
 
 def _is_smooth(r: UOp, loads: list[MemoryAccess]) -> bool:
     """Whether most of these lie side by side along `r`."""
-    return 2 * sum(a.step(r) in (0, 1) for a in loads) >= len(loads)
+    return 2 * sum(a.is_smooth(r) for a in loads) >= len(loads)
 
 
 def reading_cost(step: int | None) -> float:

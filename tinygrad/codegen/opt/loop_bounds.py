@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.contraction import mask_of
-from tinygrad.codegen.predicate import reduce_identity
+from tinygrad.codegen.predicate import mask_of
 from tinygrad.codegen.ranges import ACCUMULATING, ZERO, NewRanges, closed_within, is_plain, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
@@ -52,16 +51,16 @@ LoopBounds = tuple[UOp, tuple[UOp, ...]]
 
 def tighten_loop_bounds(nest: UOp) -> UOp:
     """The nest without the iterations that change nothing."""
-    nest = _tightened(nest, _ends_of_storing)
-    nest = _tightened(nest, _loops_over_less)
-    nest = _tighten_sums(nest)
-    return _tightened(nest, _bounds_of_filling)
+    return _tightened(_loops_tightened(nest), _bounds_of_filling)
 
 
 def has_loose_bounds(nest: UOp) -> bool:
-    """True if `tighten_loop_bounds` would change the nest."""
-    return any(_span_of_sum(n) is not None for n in nest.nodes_of(Ops.REDUCE)) or \
-        any(_ends_of_storing(nest)) or any(_loops_over_less(nest))
+    """True if that leaves loops over outputs or sums fewer iterations."""
+    return _loops_tightened(nest) is not nest
+
+
+def _loops_tightened(nest: UOp) -> UOp:
+    return _tighten_sums(_tightened(_tightened(nest, _ends_of_storing), _loops_over_less))
 
 
 def _tightened(nest: UOp, find: Callable[[UOp], Iterator[LoopBounds]]) -> UOp:
@@ -77,11 +76,10 @@ def _tightened(nest: UOp, find: Callable[[UOp], Iterator[LoopBounds]]) -> UOp:
 
 def _ends_of_storing(nest: UOp) -> Iterator[LoopBounds]:
     """The loops over outputs, of extents that are known, that may stop, since no STORE that closes them
-    writes further and nothing else closes them."""
-    others = {r for n in nest.nodes_of(*ACCUMULATING) for r in n.closed_ranges}
+    writes further."""
     masked = (store for store in nest.src if store.mask is not None)
     for loop in dict.fromkeys(r for store in masked for r in store.closed_ranges):
-        if not is_plain(loop) or loop in others:
+        if not is_plain(loop):
             continue
         ends = [_end_of_store(store, loop) for store in nest.src if loop in store.closed_ranges]
         if len(known := _known(ends)) == len(ends):
@@ -178,12 +176,12 @@ def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
     closed = node.closed_ranges
     if len(node.src) - len(closed) != 1:
         return None
-    mask = mask_of(node.src[0], reduce_identity(node.arg, node.dtype))
+    mask = mask_of(node.src[0], node.arg)
     if mask is None:
         return None
     outer = frozenset(r for r in node.ranges if r.kind not in _AT_ONCE)
     for loop in closed:
-        if loop.kind is RangeKind.LOOP and len(loop.src) == 1:
+        if is_plain(loop):
             span = _span_of_conditions(conjuncts(mask), loop, outer)
             if span is not None:
                 return loop, span

@@ -8,7 +8,7 @@ tile, it masks what lies outside. A reduce adds a masked tail of its own, so the
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from tinygrad.codegen.collapse import simplified
@@ -24,6 +24,7 @@ from tinygrad.codegen.predicate import (
 )
 from tinygrad.codegen.ranges import (
     ACCUMULATING,
+    ZERO,
     NewRanges,
     change_closers,
     closed_within,
@@ -146,7 +147,7 @@ def across_threads(nest: UOp, loop: UOp, others: Sequence[UOp] = (), shares: int
 def across_block(nest: UOp, r: UOp, threads: int, lanes: int) -> UOp:
     """The nest with the innermost iterations of `r` across so many threads of a block, which combine what
     they reduce, so many `lanes` side by side by exchanging values."""
-    if is_reduce_range(nest, r):
+    if all(n.op is Ops.REDUCE for n in closers(nest, r)):
         return reduce_in_block(nest, r, threads, lanes)
     return split(nest, r, threads, RangeKind.LOCAL)
 
@@ -168,7 +169,7 @@ def can_be_outermost(nest: UOp, r: UOp) -> bool:
     inside `r` then."""
     closed = [n.closed_ranges for n in nest.toposort() if n.closed_ranges]
     around = {c for loops in closed if r in loops for c in loops[:loops.index(r)]}
-    return _leads_stages(nest, r) and all(r in loops for loops in closed if not around.isdisjoint(loops))
+    return all(r in loops for loops in closed if not around.isdisjoint(loops))
 
 
 def outermost(nest: UOp, r: UOp) -> UOp:
@@ -245,24 +246,51 @@ def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulat
     tiles, rest = divmod(r.extent, amount)
     is_written_out, new = kind is RangeKind.UNROLL, NewRanges(nest)
     inner, tail = new.range(amount, kind), new.range(rest if is_written_out and rest else amount, kind)
-    outer, again = new.counter(tiles, r.kind), new.copies(closed_within(nest, r))
+
+    def total(node: UOp, value: UOp, outer: UOp, inner: UOp) -> UOp:
+        if inner is tail and not is_written_out:
+            value = identity_unless(tail < rest, value, node.arg)
+        loops = *(c for c in node.closed_ranges if c is not r), outer
+        if own_accumulators:
+            value, loops = value.reduce_ranges(node.arg, *loops), ()
+        return value.reduce_ranges(node.arg, *loops, inner)
+
+    return _reduced_in_parts(nest, r, amount, (new.counter(tiles, r.kind), inner, tail), new, total)
+
+
+def in_subtotals(nest: UOp, r: UOp, amount: int) -> UOp:
+    """The sums that close `r` as sums of subtotals, of `amount` iterations of it and all loops inside it; the
+    last one takes what is left."""
+    new = NewRanges(nest)
+    inner, outer, tail = map(new.counter, (amount, *divmod(r.extent, amount)))
+
+    def total(node: UOp, value: UOp, outer: UOp, inner: UOp) -> UOp:
+        loops = node.closed_ranges
+        around, inside = loops[:loops.index(r)], loops[loops.index(r) + 1:]
+        return value.reduce_ranges(node.arg, inner, *inside).reduce_ranges(node.arg, *around, outer)
+
+    return _reduced_in_parts(nest, r, amount, (outer, inner, tail), new, total)
+
+
+def _reduced_in_parts(nest: UOp, r: UOp, amount: int, loops: tuple[UOp, UOp, UOp], new: NewRanges,
+                      total: Callable[[UOp, UOp, UOp, UOp], UOp]) -> UOp:
+    """The nest with the REDUCEs that close `r` over whole tiles of `amount` iterations, by the loops
+    (outer, inner), and over what is left, the tail. `total` says what a REDUCE is of a value in them."""
+    outer, inner, tail = loops
+    tiles, rest = divmod(r.extent, amount)
+    again = new.copies(closed_within(nest, r))
     """what runs inside `r` runs again in the tail, in loops of its own"""
 
     def in_parts(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        others = [c for c in node.closed_ranges if c is not r]
+        if node.op is not Ops.REDUCE:
+            raise ValueError(f"r{r.identity} is no loop of REDUCEs alone")
         parts = []
-
-        def add_part(value: UOp, loops: list[UOp], last: UOp) -> None:
-            if own_accumulators:
-                value, loops = value.reduce_ranges(node.arg, *loops), []
-            parts.append(value.reduce_ranges(node.arg, *loops, last))
-
         if tiles:
             main = src[0].substitute({r: outer * amount + inner})
-            add_part(main, [*others, outer], inner)
+            parts.append(total(node, main, outer, inner))
         if rest:
             value = src[0].substitute({r: tail + tiles * amount, **again})
-            add_part(value if is_written_out else identity_unless(tail < rest, value, node.arg), others, tail)
+            parts.append(total(node, value, ZERO, tail))
         return parts[0] if len(parts) == 1 else simplified(node.arg, node.dtype, *parts)
 
     return change_closers(nest, r, in_parts)

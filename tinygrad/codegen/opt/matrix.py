@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tinygrad.codegen.contraction import contraction_of, mask_of, narrower
+from tinygrad.codegen.contraction import contraction_of, narrower
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.loops import is_shared
-from tinygrad.codegen.predicate import mask_loads_along, mask_store, zero_unless
+from tinygrad.codegen.predicate import mask_loads_along, mask_of, mask_store, zero_unless
 from tinygrad.codegen.ranges import ZERO, NewRanges, closers
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
@@ -54,7 +54,7 @@ def matrix_product(reduce: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Mat
         a, b = b, a
     elif m not in contraction.left or n not in contraction.right:
         return None
-    mask = mask_of(reduce.src[0], UOp.const(unit.result.scalar.as_const(0), unit.result))
+    mask = mask_of(reduce.src[0], Ops.ADD)
     if mask is not None:
         # A mask on one factor leaves zero times the other, which is no zero where that is not finite. A core
         # skips what a mask hides instead: that is worth more there than its unit.

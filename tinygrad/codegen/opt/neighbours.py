@@ -39,7 +39,7 @@ from tinygrad.codegen.opt.opts import (
 from tinygrad.codegen.opt.panels import panel_order
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import numbered_rows
-from tinygrad.codegen.ranges import all_ranges, fresh_identity, iterations, range_named
+from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations, range_named, running_in
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.machine import Machine
@@ -86,7 +86,7 @@ def neighbours(nest: UOp, plan: Plan, machine: Machine) -> Iterator[Plan]:
 
 def copies(nest: UOp) -> int:
     """The most copies that unrolling writes out of any value of `nest`."""
-    return max(iterations(r for r in n.ranges.union(n.closed_ranges) if r.kind is RangeKind.UNROLL)
+    return max(iterations(r for r in running_in(n) if r.kind is RangeKind.UNROLL)
                for n in nest.toposort())
 
 
@@ -186,7 +186,7 @@ def _added_stages(state: UOp) -> Iterator[Opt]:
 
 def _loops(state: UOp) -> list[UOp]:
     """The ranges that an Opt can still change."""
-    return [r for r in all_ranges(state) if r.kind is RangeKind.LOOP and len(r.src) == 1]
+    return list(filter(is_plain, all_ranges(state)))
 
 
 def _shared_loops(state: UOp) -> list[UOp]:

@@ -68,7 +68,7 @@ def online_softmax_of(nest: UOp) -> SoftmaxSums | None:
     """The reduces of a nest that one loop can do; None where there are none, or where the nest has others
     that use them."""
     outputs = output_ranges(nest)
-    reduces = [n for n in nest.nodes_of(Ops.REDUCE) if n.closed_ranges and n.ranges <= outputs]
+    reduces = [n for n in nest.nodes_of(Ops.REDUCE) if n.ranges <= outputs]
     for largest in reduces:
         found = _sums_over(largest, reduces)
         if found is not None:

@@ -20,6 +20,7 @@ from tinygrad.codegen.opt.loop_partition import partition
 from tinygrad.codegen.opt.loops import (
     across_block,
     across_threads,
+    in_subtotals,
     merge,
     outermost,
     padded,
@@ -33,7 +34,6 @@ from tinygrad.codegen.opt.prefetch import prefetch
 from tinygrad.codegen.opt.scan import scan
 from tinygrad.codegen.opt.scatter_add import scatter_add
 from tinygrad.codegen.opt.staging import staged
-from tinygrad.codegen.opt.subtotals import in_subtotals
 from tinygrad.codegen.opt.word_bytes import dot_bytes
 from tinygrad.codegen.ranges import range_named, ranges_named
 from tinygrad.graph.ops import RangeKind

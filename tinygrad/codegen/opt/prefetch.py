@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, steps_of
+from tinygrad.codegen.opt.loops import writes_what_it_reads
 from tinygrad.codegen.ranges import closed_within, iterations
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -225,7 +226,7 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], machine: Machine, expensi
     iterations read a short run each of large memory, far from the last; less where they go on in order."""
     found = []
     large, in_part = _larger(reads, machine.l2_bytes), _larger(reads, machine.l2_bytes // WEIGHTS_SHARE)
-    is_near = _memory_bytes(nest) <= LAST_CACHE_SHARE * machine.l3_bytes and not _writes_what_it_reads(nest)
+    is_near = _memory_bytes(nest) <= LAST_CACHE_SHARE * machine.l3_bytes and not writes_what_it_reads(nest)
     for node in nest.nodes_of(Ops.REDUCE, Ops.STORE):
         loops = _serial(node.closed_ranges)
         if not loops:
@@ -293,12 +294,6 @@ def _tiles_that_read(nest: UOp, stage: UOp) -> int:
     along = stage.ranges.union(*(n.ranges for n in nest.toposort() if stage in n.src))
     return max(iterations(r for r in _serial(store.closed_ranges) if r not in along)
                for store in nest.src if stage in store.toposort())
-
-
-def _writes_what_it_reads(nest: UOp) -> bool:
-    """Whether a nest changes items where they lie."""
-    written = {store.memory for store in nest.nodes_of(Ops.STORE)}
-    return any(load.memory in written for load in nest.nodes_of(Ops.LOAD))
 
 
 def _memory_bytes(nest: UOp) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import operator
 from functools import reduce
 
-from tinygrad.codegen.collapse import solved_for
+from tinygrad.codegen.collapse import item_at, solved_for
 from tinygrad.codegen.predicate import accumulated, mask_loads
 from tinygrad.codegen.ranges import ZERO, NewRanges, iterations, row_major, separate_loops
 from tinygrad.codegen.segment_sum import Addend, SegmentSum, segment_sums
@@ -116,11 +116,9 @@ def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dic
 def _at(value: UOp, r: UOp, iteration: UOp, mask: UOp) -> UOp:
     """`value` at an iteration of a loop that there is only where `mask` holds. Raises ValueError where
     memory of the kernel's own is read along the loop."""
-    before = set(value.toposort())
-    loads = (n for n in before if n.op is Ops.LOAD and r in n.ranges)
-    if any(n.memory.op is not Ops.PARAM for n in loads):
+    if any(n.memory.op is not Ops.PARAM and r in n.ranges for n in value.nodes_of(Ops.LOAD)):
         raise ValueError(f"memory that the kernel fills has items for the iterations of r{r.identity} alone")
-    return mask_loads(value.substitute({r: iteration}), mask, lambda load: load not in before)
+    return item_at(value, r, iteration, mask)
 
 
 def _lie_side_by_side(at: dict[UOp, UOp], last: UOp) -> bool:

@@ -2,15 +2,13 @@
 
 What one accumulator adds up is off by about the root of the number of its terms, in units of the last place:
 of 4,096 products 1.1e-6, relative to the norm of the results, in subtotals of 512 products 4.1e-7. In: a
-nest. Out: the next sum to split, for `choose.py`, and the nest with it split.
+nest. Out: the next sum to split, for `choose.py`; `loops.py` splits it.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.ranges import NewRanges, change_closers, closed_within, closers, is_plain, reduces_in
+from tinygrad.codegen.ranges import closers, is_plain
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -34,7 +32,7 @@ class LongSum(NamedTuple):
 
 def long_sum(nest: UOp) -> LongSum | None:
     """A sum of floats of which one accumulator adds up several subtotals; None where there is none."""
-    for reduce in reduces_in(nest):
+    for reduce in nest.nodes_of(Ops.REDUCE):
         if reduce.arg is Ops.ADD and reduce.dtype.is_float:
             found = _cut(reduce)
             if found is not None and all(n.op is Ops.REDUCE for n in closers(nest, found.loop)):
@@ -57,30 +55,3 @@ def _cut(reduce: UOp) -> LongSum | None:
             return None if amount == 1 and loop is reduce.closed_ranges[-1] else LongSum(loop, amount)
         terms *= loop.extent
     return None
-
-
-def in_subtotals(nest: UOp, r: UOp, amount: int) -> UOp:
-    """The sums that close `r` as sums of subtotals, of `amount` iterations of it and all loops inside it; the
-    last one takes what is left."""
-    tiles, rest = divmod(r.extent, amount)
-    new = NewRanges(nest)
-    inner, outer, last = map(new.counter, (amount, tiles, rest))
-    again = new.copies(closed_within(nest, r))
-    """what runs inside `r` runs again in the last one, in loops of its own"""
-
-    def over_subtotals(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        if node.op is not Ops.REDUCE:
-            raise ValueError(f"r{r.identity} is no loop of REDUCEs alone")
-        loops = node.closed_ranges
-        around, inside = loops[:loops.index(r)], loops[loops.index(r) + 1:]
-
-        def total(value: UOp, short: UOp, loops: Sequence[UOp]) -> UOp:
-            return value.reduce_ranges(node.arg, short, *inside).reduce_ranges(node.arg, *loops)
-
-        whole = total(src[0].substitute({r: outer * amount + inner}), inner, (*around, outer))
-        if not rest:
-            return whole
-        return simplified(node.arg, node.dtype, whole,
-                          total(src[0].substitute({r: last + tiles * amount, **again}), last, around))
-
-    return change_closers(nest, r, over_subtotals)

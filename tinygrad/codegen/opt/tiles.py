@@ -227,7 +227,7 @@ class TileChooser(PanelChooser):
         end."""
         width = self.width(lane)
         loads = self.accesses(lane, Ops.LOAD)
-        reading = sum(1.0 if a.step(lane) in (0, 1) else JUMP_COST for a in loads) / max(1, len(loads))
+        reading = sum(1.0 if a.is_smooth(lane) else JUMP_COST for a in loads) / max(1, len(loads))
         reading *= 1.4 * waste(lane.extent, width)
         return (reading + 24.0 * width / iterations(contraction.reduce.closed_ranges)) / width
 

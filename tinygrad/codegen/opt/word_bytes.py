@@ -79,29 +79,18 @@ def _byte_of(value: UOp, r: UOp) -> ByteOf | None:
 
 
 def _shifted_word(value: UOp, r: UOp, mask: int, is_signed: bool) -> ByteOf | None:
-    """What is shifted, without what `r` shifts it by."""
+    """What is shifted by a sum, without the 8 bits an iteration that `r` adds to that."""
     if value.op is not Ops.SHR or value.dtype is not dtypes.uint32 or r in value.src[0].ranges:
         return None
-    rest = _shift_without(value.src[1], r)
-    if rest is None:
+    added = [n for n in value.src[1].toposort(stop=lambda n: n.op is not Ops.ADD) if n.op is not Ops.ADD]
+    moved = [n for n in added if r in n.ranges]
+    if len(moved) != 1 or moved[0].op is not Ops.CAST or moved[0].src[0].dtype is not dtypes.index:
         return None
-    word = value.src[0] if rest.op is Ops.CONST and rest.arg == 0 else value.src[0].alu(Ops.SHR, rest)
+    terms, _ = linear_terms(moved[0].src[0])
+    if terms.get(r) != BITS or any(r in atom.ranges for atom in terms if atom is not r):
+        return None
+    shift = sum((n for n in added if n is not moved[0]), moved[0].substitute({r: ZERO}))
+    word = value.src[0].alu(Ops.SHR, shift)
     if mask != FULL:
         word = word & mask * EVERY_BYTE
     return ByteOf(word.bitcast(dtypes.int32), is_signed)
-
-
-def _shift_without(shift: UOp, r: UOp) -> UOp | None:
-    """A shift without the 8 bits an iteration that `r` adds to it; None where it adds something else."""
-    if shift.op is Ops.ADD:
-        a, b = shift.src
-        if r in b.ranges:
-            a, b = b, a
-        rest = None if r in b.ranges else _shift_without(a, r)
-        return None if rest is None else b if rest.op is Ops.CONST and rest.arg == 0 else rest + b
-    if shift.op is not Ops.CAST or shift.src[0].dtype is not dtypes.index:
-        return None
-    terms, _ = linear_terms(shift.src[0])
-    if terms.get(r) != BITS or any(r in atom.ranges for atom in terms if atom is not r):
-        return None
-    return shift.src[0].substitute({r: ZERO}).cast(shift.dtype)
