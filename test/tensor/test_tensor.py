@@ -154,6 +154,18 @@ def test_getitem_with_tensors_and_masks():
     same(list(Tensor(X))[2], X[2])
 
 
+@pytest.mark.parametrize(("shape", "mask"), [((1, 0, 4), (1, 0)), ((0, 3), (0,)), ((2, 0), (2, 0)),
+                                             ((2, 0, 3), (0,))])
+def test_masks_without_items_are_masks(shape, mask):
+    x, none = np.zeros(shape, np.int32), np.zeros(mask, bool)
+    index = none if mask[0] == shape[0] else (slice(None), none)
+    same(Tensor(x)[index], x[index])
+    given = Tensor(none) if mask[0] == shape[0] else (slice(None), Tensor(none))
+    same(Tensor(x)[given], x[index])
+    with pytest.raises(IndexError, match="a mask of shape"):
+        Tensor.zeros(3)[np.zeros(0, bool)]
+
+
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_setitem(index):
     x = X.copy()

@@ -74,7 +74,7 @@ def _as_index(self: Tensor, item: Any) -> Any:
     """Lists and tuples as arrays; NumPy integers and `__index__` objects as ints; the rest as it is."""
     if isinstance(item, (list, tuple, np.ndarray)):
         array = array_of(item, None)
-        item = array if array.size else array.astype(np.int32)
+        item = array if array.size or array.dtype == bool else array.astype(np.int32)  # [] has no dtype
     if isinstance(item, (np.ndarray, type(self))):
         dtype = item.dtype if isinstance(item, type(self)) else dtype_from_numpy(item.dtype)
         if dtype.is_float:
