@@ -45,6 +45,12 @@ OPERATIONS = {
     Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.FDIV: 3.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0,
 }
 """As many others an operation is worth, where it is not one."""
+ACCESS_OPERATIONS = 4
+"""Of reading an item from memory or storing it, its address included."""
+MOST_OPERATIONS = 640
+"""Of a kernel. Kernels of people's programs have up to 550 (derivatives of functions that are approximated
+piece by piece). Chains of sines on two cores of a busy machine: 310 took 0.08 s to compile, 15,500 3.5 s,
+124,000 56 s; a value stored and read back costs as much as 64."""
 WIDE = 2.0
 """As many of other operations one of float64 is worth: half as many items lie in a vector."""
 MORE_TERMS = 2.0
@@ -231,6 +237,11 @@ def _is_normalised(node: UOp) -> bool:
 has_statistics = Synthesized(_is_normalised, "_has_statistics")
 """Whether a node is elementwise in something and a reduce of it, spread out again: a normalised row. Sums
 that read no memory (how many items of an image a window has) are none."""
+
+
+def weight_of(op: Ops) -> float:
+    """What computing an item of it once weighs."""
+    return 0.0 if op in Family.MOVEMENT else OPERATIONS.get(op, 1.0)
 
 
 class StorageCost(NamedTuple):

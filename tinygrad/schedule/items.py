@@ -105,11 +105,8 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     graph, became = _in_memory(sinks, list(map(_where_asked, simplified, sinks)))
     nodes = list(UOp.sink(graph).toposort())
     buffered: frozenset[UOp] = frozenset()
-    segment_of: dict[UOp, int] = {}
     while True:
-        fusion = Fusion(nodes, buffered, segment_of)
-        if not segment_of and (segment_of := fusion.segments()):
-            continue
+        fusion = Fusion(nodes, buffered)
         order, hazards = ordered_kernels(fusion)
         if not hazards:
             break
