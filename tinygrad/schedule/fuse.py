@@ -34,7 +34,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from tinygrad.codegen.indexing import Access, loops_over
+from tinygrad.codegen.indexing import Access, loops_over, reduce_depth
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
@@ -66,7 +66,6 @@ class Kernel:
     """for each output, the loops over its items"""
     depths: dict[int, int] = field(default_factory=dict)
     """a number for each depth at which it has a REDUCE"""
-    last_reduce: UOp | None = None
     computed: list[UOp] = field(default_factory=list)
     """the nodes that it computes, results first, each as often as it does"""
     operations: float = ACCESS_OPERATIONS
@@ -99,7 +98,7 @@ class Fusion:
     def __init__(self, order: Sequence[UOp], buffered_assigns: frozenset[UOp]) -> None:
         self.buffered_assigns = buffered_assigns
         self.summary = GraphSummary(order)
-        self.work = Work(self.summary.closed)
+        self.work = Work()
         legality = FusionLegality()
         # each decision is made once for all that it depends on
         self.decision = cache(legality.must_store)
@@ -240,10 +239,8 @@ class Fusion:
 
     def into_reduce(self, kernel: Kernel, node: UOp, summary: NodeSummary, access: Access) -> Access:
         """The item that a REDUCE reads inside its loops, which `kernel` gets."""
-        depth = kernel.depths.setdefault(self.summary.depth[node], len(kernel.depths))
-        again = kernel.last_reduce is node
-        kernel.last_reduce = node
-        kernel.group, inside = self.after_reduce(kernel.group, summary, access, depth, again)
+        depth = kernel.depths.setdefault(reduce_depth.of(node), len(kernel.depths))
+        kernel.group, inside = self.after_reduce(kernel.group, summary, access, depth)
         return inside
 
     def use(self, node: UOp, kernel: Kernel, access: Access) -> None:
