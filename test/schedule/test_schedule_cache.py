@@ -149,6 +149,7 @@ def test_variables_that_only_their_bounds_tell_apart_are_not_confused(cache):
         one = Tensor(UOp.variable("n", 1, 9).bind(first))
         two = Tensor(UOp.variable("n", 0, 8).bind(second))
         assert (x * one - two).tolist() == [first - second, 2 * first - second]
+    assert len(cache.templates) == 1
 
 
 def test_random_numbers_differ_from_draw_to_draw(cache):
