@@ -252,12 +252,12 @@ class TemplateItem:
     """as a `ScheduleItem` has them"""
     program: str = ""
 
-    def over(self, buffers: list[UOp], values: list[int]) -> ScheduleItem:
+    def over(self, buffers: list[UOp], arguments: list[SliceStart]) -> ScheduleItem:
         memory = tuple([buffers[s] for s in self.slots])
         if not self.variables:
             return ScheduleItem(self.ast, memory, self.outputs, (), self.lines, self.program)
-        bound = tuple([BoundVariable(name, source, values[number] if source else number)
-                       for name, source, number in self.variables])
+        bound = tuple([BoundVariable.of(name, arguments[number]) if source
+                       else BoundVariable(name, source, number) for name, source, number in self.variables])
         return ScheduleItem(self.ast, memory, self.outputs, bound, self.lines, self.program)
 
 
@@ -274,7 +274,7 @@ class Template:
     """for each device, where intermediates lie"""
     results: tuple[TemplateShards, ...] = ()
     """memory on several devices, whose numbers come last"""
-    starts: tuple[int, ...] = ()
+    starts: tuple[SliceStart, ...] = ()
     """of a structure that is spread: where slices begin, numbered after its variables"""
     node_lines: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
     """the user's line that each node of the structure came from, where somebody records (`observer.py`)"""
@@ -291,7 +291,7 @@ class Template:
         number_of = dict(structure.variables)
         for variable in (v.variable for item in schedule.items for v in item.variables if v.source):
             number_of.setdefault(variable, len(number_of))
-        starts = tuple(value for _, _, _, value in list(number_of)[len(structure.variables):])
+        starts = tuple(list(number_of)[len(structure.variables):])
         slot_of = {buffer: i for i, buffer in enumerate(structure.buffers)}
         known = len(slot_of)
         bases = dict.fromkeys(view.base for view in schedule.views.values())
@@ -319,7 +319,7 @@ class Template:
         """The schedule of another graph of that structure."""
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
         buffers += [memory.over(buffers) for memory in self.results]
-        values = [*(value for _, _, _, value in structure.variables), *self.starts]
+        arguments = [*structure.variables, *self.starts]
         views = {}
         for at, view in self.views:
             node = structure.nodes[at]
@@ -327,7 +327,7 @@ class Template:
             if held is None:
                 raise ValueError(f"{node} shares no memory")
             views[node] = held
-        return Schedule([item.over(buffers, values) for item in self.items], views,
+        return Schedule([item.over(buffers, arguments) for item in self.items], views,
                         [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
                          for device, arena in self.arenas])
 

@@ -36,6 +36,12 @@ class BoundVariable(NamedTuple):
     value: int
     bounds: tuple[int, int] = (0, 0)
 
+    @staticmethod
+    def of(name: str, variable: SliceStart) -> BoundVariable:
+        """What a kernel calls `name`, of a VARIABLE with that argument."""
+        source, low, high, value = variable
+        return BoundVariable(name, source, value, (low, high))
+
     @property
     def variable(self) -> SliceStart:
         """The argument of the VARIABLE that it is in the graph."""
