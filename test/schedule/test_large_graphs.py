@@ -16,7 +16,7 @@ import pytest
 from tinygrad import Tensor, TinyJit
 from tinygrad.graph.joining import GROUP
 from tinygrad.graph.ops import Ops
-from tinygrad.schedule.segments import MOST_OPERATIONS, weight_of
+from tinygrad.schedule.cost import MOST_OPERATIONS, weight_of
 
 DEEP = 50_000
 """Nodes of a deep chain."""

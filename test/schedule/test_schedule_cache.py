@@ -149,6 +149,15 @@ def test_variables_that_only_their_bounds_tell_apart_are_not_confused(cache):
         one = Tensor(UOp.variable("n", 1, 9).bind(first))
         two = Tensor(UOp.variable("n", 0, 8).bind(second))
         assert (x * one - two).tolist() == [first - second, 2 * first - second]
+    assert len(cache.templates) == 1
+
+
+def test_a_variable_has_another_value_in_each_step_on_several_devices(cache):
+    devices = ("CPU:1", "CPU:2")
+    x = Tensor([1, 2]).shard(devices, 0).realize()
+    for value in (3, 5, 7):
+        times = Tensor(UOp.variable("n", 1, 9).bind(value)).shard(devices)
+        assert (x * times).tolist() == [value, 2 * value]
 
 
 def test_random_numbers_differ_from_draw_to_draw(cache):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tinygrad.codegen.predicate import both, unless_always
 from tinygrad.codegen.ranges import ZERO as ZERO
+from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.symbolic import TRUE, conjuncts
 from tinygrad.graph.uop import UOp
@@ -80,13 +81,11 @@ def range_extents(node: UOp) -> tuple[int, ...]:
     return tuple(node.src[0].shape[axis] for axis in node.arg[1])
 
 
-def reduce_depth(order: Iterable[UOp]) -> dict[UOp, int]:
-    """For each node in `order`, sources first, how many reduces its deepest chain of sources has. REDUCEs of
-    equal depth do not depend on each other."""
-    depth: dict[UOp, int] = {}
-    for node in order:
-        depth[node] = max([depth[s] for s in node.src], default=0) + (node.op is Ops.REDUCE)
-    return depth
+reduce_depth = Synthesized(
+    lambda node: max([s.__dict__["_reduce_depth"] for s in node.src], default=0) + (node.op is Ops.REDUCE),
+    "_reduce_depth")
+"""How many reduces the deepest chain of sources of a tensor-graph node has. REDUCEs of equal depth do not
+depend on each other."""
 
 
 def splat_value(value: UOp) -> UOp | None:

@@ -56,7 +56,6 @@ class _Lowering:
 
     def __init__(self, ast: UOp, first_identity: int = 0) -> None:
         self.ast = ast
-        self.depth = reduce_depth(ast.toposort())
         self.identities = itertools.count(first_identity)
         self.output_ranges: dict[tuple[int, ...], tuple[UOp, ...]] = {}
         self.reduce_ranges: dict[tuple[object, ...], tuple[UOp, ...]] = {}
@@ -137,7 +136,7 @@ class _Lowering:
 
     def ranges_of(self, node: UOp, access: Access) -> tuple[UOp, ...]:
         """The loops of a REDUCE at `access`, shared with reduces alike."""
-        key = shared_loops(self.depth[node], range_extents(node), access)
+        key = shared_loops(reduce_depth.of(node), range_extents(node), access)
         if key not in self.reduce_ranges:
             self.reduce_ranges[key] = tuple(self.new_range(n) for n in range_extents(node))
         return self.reduce_ranges[key]

@@ -105,7 +105,7 @@ def _over_batch(node: UOp, src: tuple[UOp, ...], size: int, values: Mapping[UOp,
     if node.op in BATCHED_MOVEMENT:
         return BATCHED_MOVEMENT[node.op](src[0], node.arg, size)
     if node.op is Ops.COPY and isinstance(node.arg, Sharding):
-        return src[0].shard(node.arg.moved_axes(1))
+        return src[0].shard(node.arg.of_batch())
     if node.op in SAME_ARGUMENT:
         return node.replace(src=src)
     if node.op is Ops.REDUCE:
@@ -122,10 +122,12 @@ def _over_batch(node: UOp, src: tuple[UOp, ...], size: int, values: Mapping[UOp,
 def batch(roots: Sequence[UOp], size: int, values: Mapping[UOp, UOp]) -> list[UOp]:
     """`roots` over a batch. `values` has, for each placeholder, a node of its shape with a leading axis of
     `size`; roots that depend on none of them are returned as they are."""
-    batched: dict[UOp, UOp] = dict(values)
-    for node in UOp.sink(roots).toposort(stop=lambda node: node in values):
-        if node in batched or not any(source in batched for source in node.src) or node.op is Ops.SINK:
-            continue
-        sources = tuple(spread(batched.get(s, s), s.shape, size) for s in node.src)
-        batched[node] = _over_batch(node, sources, size, values)
-    return [batched.get(root, root) for root in roots]
+    done = dict(values)
+
+    def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
+        if src == node.src:
+            return node
+        sources = tuple(spread(new, one.shape, size) for new, one in zip(src, node.src, strict=True))
+        return _over_batch(node, sources, size, values)
+
+    return [root.rebuild(over, done=done) for root in roots]

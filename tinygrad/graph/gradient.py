@@ -18,7 +18,7 @@ from typing import TypeAlias
 from tinygrad import observer
 from tinygrad.dtype import dtypes
 from tinygrad.graph.elementary import derivative_of_sine
-from tinygrad.graph.node_flags import Argument
+from tinygrad.graph.node_flags import COSTLY, READS, Argument
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
@@ -43,10 +43,6 @@ def _max_of_two(g: UOp, node: UOp) -> SourceGradients:
     return ((b < a).where(g, (a < b).where(zero, half)), (a < b).where(g, (b < a).where(zero, half)))
 
 
-POSITIONAL_NODES = 64
-"""Nodes of a mask made of positions: a few ranges, their movement, comparisons."""
-
-
 def _where(g: UOp, node: UOp) -> SourceGradients:
     condition = node.src[0]
     return None, condition.where(g, 0), condition.where(0, g)
@@ -65,9 +61,10 @@ def _fdiv(g: UOp, node: UOp) -> SourceGradients:
 
 def _scaled(g: UOp, op: Ops, factor: UOp) -> UOp:
     """`g` times or over `factor`. Where a mask made of positions (causal attention) has set `g` to zero, the
-    result is zero too, whatever the factor; said so, its sums need not run there."""
+    result is zero too, whatever the factor; said so, its sums need not run there. A mask that is in memory,
+    or takes longer to compute than to read (dropout), is asked for once."""
     masked = _masked(g)
-    if masked is None or not _is_positional(masked[0]):
+    if masked is None or masked[0].flags & (READS | COSTLY):
         return g.alu(op, factor)
     condition, value = masked
     return condition.where(value.alu(op, factor), 0)
@@ -100,19 +97,6 @@ def _masked(g: UOp) -> tuple[UOp, UOp] | None:
 
 _KEEPS_ZERO = frozenset({Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.CAST})
 """What stands between a mask and the product of a sum."""
-
-
-def _is_positional(condition: UOp) -> bool:
-    """True for a condition made of constants alone; it is looked at as far as masks commonly go."""
-    seen = {condition}
-    stack = [condition]
-    while stack:
-        node = stack.pop()
-        if node.op in (Ops.BUFFER, Ops.COPY, Ops.VARIABLE) or len(seen) > POSITIONAL_NODES:
-            return False
-        stack.extend(s for s in node.src if s not in seen)
-        seen.update(node.src)
-    return True
 
 
 def _reduce(g: UOp, node: UOp) -> SourceGradients:

@@ -10,7 +10,7 @@ from tinygrad.graph.uop import UOp
 
 GROUP = 32
 """Parts that are joined one by one. An item of the result chooses between all of them; where there are more,
-between groups, and groups of groups: where a kernel is too large to be one (`schedule/segments.py`), those
+between groups, and groups of groups: where a kernel would be too large to be one (`schedule/fuse.py`), those
 are what it is cut into, and alike. (6,000 parts of one item took 1.55 s the first time with 64, 1.2 with 32,
 1.35 with 16: `python -m bench graphs --only stack`.)"""
 

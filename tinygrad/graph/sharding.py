@@ -86,10 +86,10 @@ class Sharding:
     def __post_init__(self) -> None:
         Sharding.exists = True
 
-    def moved_axes(self, by: int) -> Sharding:
-        """The same of a value with so many axes more in front."""
-        cuts = None if self.cuts is None else tuple(Cut(c.axis + by, c.spans) for c in self.cuts)
-        return replace(self, axis=None if self.axis is None else self.axis + by, cuts=cuts)
+    def of_batch(self) -> Sharding:
+        """The same of a value with one more axis in front."""
+        cuts = None if self.cuts is None else tuple(Cut(c.axis + 1, c.spans) for c in self.cuts)
+        return replace(self, axis=None if self.axis is None else self.axis + 1, cuts=cuts)
 
     def of(self, shape: Sequence[Any], cuts: Sequence[Cut] = ()) -> tuple[Cut, ...]:
         """How a value of `shape` will be cut that lies on the same devices as `cuts` say."""

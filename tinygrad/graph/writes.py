@@ -47,31 +47,19 @@ class Readers:
 
     def includes(self, uop: UOp) -> bool:
         """Whether `uop` does. What is found out about nodes on the way is kept for the next question."""
-        path = [(uop, iter(uop.src))] if self._at_once(uop) is None else []
-        """nodes, each a source of the one before, and their sources not asked yet"""
-        while path:
-            node, sources = path[-1]
-            for source in sources:
-                reads = self._at_once(source)
-                if reads:
-                    self.known.update([(above, True) for above, _ in path])
-                    return True
-                if reads is None:
-                    path.append((source, iter(source.src)))
-                    break
-            else:
-                self.known[node] = False
-                path.pop()
+        for node in uop.toposort(stop=self._is_known):
+            if not self._is_known(node):
+                self.known[node] = any([self.known[source] for source in node.src])
         return self.known[uop]
 
-    def _at_once(self, node: UOp) -> bool | None:
-        """Whether `node` does, where that is known or the node is in memory; None where its sources tell."""
-        known = self.known.get(node)
-        if known is None:
+    def _is_known(self, node: UOp) -> bool:
+        """Whether that is known of a node without its sources: it was asked for before, or is in memory."""
+        if node not in self.known:
             view = node if node.op is Ops.BUFFER else node.realized_view
-            if view is not None:
-                known = self.known[node] = self._is_overwritten(view.base)
-        return known
+            if view is None:
+                return False
+            self.known[node] = self._is_overwritten(view.base)
+        return True
 
     def _is_overwritten(self, memory: UOp) -> bool:
         if memory.op is not Ops.BUFFER or memory.arg.layout is None:

@@ -78,6 +78,15 @@ class Structure:
         self.key: tuple[Any, ...] = (*self.fields, *[position[s] for s in sinks], Device.DEFAULT, NOOPT.value,
                                      ALLOW_TF32.value, is_sharded and Device.ONE_MEMORY)
 
+    @property
+    def text(self) -> str | None:
+        """The key, as every process has it; None where it holds what only this one knows."""
+        writer = Writer()
+        try:
+            return json.dumps([writer.value(self.key), writer.rows])
+        except NotPortable:
+            return None
+
     def walk(self, sinks: list[UOp]) -> None:
         """Number every node, sources first."""
         position, nodes, fields = self.position, self.nodes, self.fields
@@ -243,12 +252,12 @@ class TemplateItem:
     """as a `ScheduleItem` has them"""
     program: str = ""
 
-    def over(self, buffers: list[UOp], values: list[int]) -> ScheduleItem:
+    def over(self, buffers: list[UOp], arguments: list[SliceStart]) -> ScheduleItem:
         memory = tuple([buffers[s] for s in self.slots])
         if not self.variables:
             return ScheduleItem(self.ast, memory, self.outputs, (), self.lines, self.program)
-        bound = tuple([BoundVariable(name, source, values[number] if source else number)
-                       for name, source, number in self.variables])
+        bound = tuple([BoundVariable.of(name, arguments[number]) if source
+                       else BoundVariable(name, source, number) for name, source, number in self.variables])
         return ScheduleItem(self.ast, memory, self.outputs, bound, self.lines, self.program)
 
 
@@ -265,7 +274,7 @@ class Template:
     """for each device, where intermediates lie"""
     results: tuple[TemplateShards, ...] = ()
     """memory on several devices, whose numbers come last"""
-    starts: tuple[int, ...] = ()
+    starts: tuple[SliceStart, ...] = ()
     """of a structure that is spread: where slices begin, numbered after its variables"""
     node_lines: tuple[int, ...] | None = field(default=None, compare=False, repr=False)
     """the user's line that each node of the structure came from, where somebody records (`observer.py`)"""
@@ -277,14 +286,12 @@ class Template:
     """whether it was found again since the cache last looked for what to forget"""
 
     @staticmethod
-    def of(schedule: Schedule, structure: Structure) -> Template | None:
-        """The template of a structure's schedule; None where its variables cannot be told apart."""
-        number_of = {(name, value): i for (name, _, _, value), i in structure.variables.items()}
-        if len(number_of) < len(structure.variables):
-            return None
-        bound = [(v.source, v.value) for item in schedule.items for v in item.variables if v.source]
-        starts = [place for place in dict.fromkeys(bound) if place not in number_of]
-        number_of.update({place: len(number_of) + i for i, place in enumerate(starts)})
+    def of(schedule: Schedule, structure: Structure) -> Template:
+        """The template of a structure's schedule."""
+        number_of = dict(structure.variables)
+        for variable in (v.variable for item in schedule.items for v in item.variables if v.source):
+            number_of.setdefault(variable, len(number_of))
+        starts = tuple(list(number_of)[len(structure.variables):])
         slot_of = {buffer: i for i, buffer in enumerate(structure.buffers)}
         known = len(slot_of)
         bases = dict.fromkeys(view.base for view in schedule.views.values())
@@ -296,8 +303,7 @@ class Template:
         results = tuple(TemplateShards.of(base, slot_of) for base in several)
         slot_of.update({base: len(slot_of) + i for i, base in enumerate(several)})
         items = tuple(TemplateItem(i.ast, tuple(slot_of[b] for b in i.buffers), i.outputs,
-                                   tuple((v.name, v.source,
-                                          number_of[v.source, v.value] if v.source else v.value)
+                                   tuple((v.name, v.source, number_of[v.variable] if v.source else v.value)
                                          for v in i.variables), i.lines, i.program)
                       for i in schedule.items)
         views = tuple((structure.position[node],
@@ -307,14 +313,13 @@ class Template:
         apart.update(shard.number for base in results for shard in base.shards)
         apart.update(slot_of[b] for item in schedule.items if is_exchange(item) for b in item.buffers)
         inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in apart}
-        return Template(fresh, items, views, _arenas([i.slots for i in items], inner), results,
-                        tuple(value for _, value in starts))
+        return Template(fresh, items, views, _arenas([i.slots for i in items], inner), results, starts)
 
     def over(self, structure: Structure) -> Schedule:
         """The schedule of another graph of that structure."""
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
         buffers += [memory.over(buffers) for memory in self.results]
-        values = [*(value for _, _, _, value in structure.variables), *self.starts]
+        arguments = [*structure.variables, *self.starts]
         views = {}
         for at, view in self.views:
             node = structure.nodes[at]
@@ -322,7 +327,7 @@ class Template:
             if held is None:
                 raise ValueError(f"{node} shares no memory")
             views[node] = held
-        return Schedule([item.over(buffers, values) for item in self.items], views,
+        return Schedule([item.over(buffers, arguments) for item in self.items], views,
                         [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
                          for device, arena in self.arenas])
 
@@ -342,13 +347,12 @@ def with_program(items: list[ScheduleItem], structure: Structure) -> list[Schedu
     results. Processes of unlike processors have the same graph."""
     if not any(map(is_exchange, items)):
         return items
-    writer = Writer()
-    try:
-        digest = zlib.crc32(json.dumps([writer.value(structure.key), writer.rows]).encode())
-    except NotPortable:
+    text = structure.text
+    if text is None:
         return items
     shown = [f"{s.dtype.name} {s.shape} on {s.device}" for s in structure.sinks[:MOST_SHOWN]]
     more = [f"{len(structure.sinks) - MOST_SHOWN} more"] if len(structure.sinks) > MOST_SHOWN else []
+    digest = zlib.crc32(text.encode())
     program = f"{', '.join([*shown, *more])} by graph {digest:08x} of {len(structure.nodes)} nodes"
     return [i._replace(program=program) if is_exchange(i) else i for i in items]
 
@@ -444,8 +448,6 @@ class ScheduleCache:
     def kept(self, schedule: Schedule, structure: Structure, name: str | None = None) -> Schedule:
         """The new schedule of a structure, whose template is kept, on disk under a name that it has there."""
         template = Template.of(schedule, structure)
-        if template is None:
-            return schedule
         if self.disk is not None and name is not None:
             self.disk.put(name, template)
         self.keep_observed(template, structure)

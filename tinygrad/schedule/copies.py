@@ -10,7 +10,7 @@ computed.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tinygrad.device import Device
 from tinygrad.graph.ops import Family, Ops
@@ -61,16 +61,23 @@ def made_at_target(copy: UOp) -> UOp | None:
     source, at = copy.src[0], computing_device(copy.arg)
     if source.device is not None:
         return None
-    stored = [n for n in source.toposort() if n.op is Ops.CONTIGUOUS]
-    if not stored and at == copy.arg:
+    result = stored_on(source, at)
+    if result is source and at == copy.arg:
         return None
-    moved: dict[UOp, UOp] = {}
-    for node in stored:
-        moved[node] = node.src[0].substitute(moved).copy_to(at)
-    result = source.substitute(moved)
     if result.device is None or result.op is Ops.COPY:
         return result.copy_to(at).copy_to(copy.arg)
     return result.contiguous().copy_to(copy.arg)
+
+
+def stored_on(node: UOp, device: str, in_memory: Callable[[UOp], UOp | None] | None = None,
+              done: dict[UOp, UOp] | None = None) -> UOp:
+    """A value that no device holds, with all that it stores on the way stored on `device`. `in_memory` says
+    what stands there for nodes that are stored already; `done`: as `UOp.rebuild` has it."""
+
+    def over(n: UOp, src: tuple[UOp, ...]) -> UOp:
+        return src[0].copy_to(device) if n.op is Ops.CONTIGUOUS else n.with_sources(src)
+
+    return node.rebuild(over, in_memory, done)
 
 
 def is_computed(copy: UOp) -> bool:

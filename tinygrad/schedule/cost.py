@@ -45,6 +45,12 @@ OPERATIONS = {
     Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.FDIV: 3.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0,
 }
 """As many others an operation is worth, where it is not one."""
+ACCESS_OPERATIONS = 4
+"""Of reading an item from memory or storing it, its address included."""
+MOST_OPERATIONS = 640
+"""Of a kernel. Kernels of people's programs have up to 550 (derivatives of functions that are approximated
+piece by piece). Chains of sines on two cores of a busy machine: 310 took 0.08 s to compile, 15,500 3.5 s,
+124,000 56 s; a value stored and read back costs as much as 64."""
 WIDE = 2.0
 """As many of other operations one of float64 is worth: half as many items lie in a vector."""
 MORE_TERMS = 2.0
@@ -57,39 +63,38 @@ reads_memory = Synthesized(
 """Whether a node depends on memory; what does not is made of constants alone."""
 
 
-def closed_form_reduces(order: Iterable[UOp]) -> frozenset[UOp]:
-    """The REDUCEs in `order`, sources first, that lowering turns into arithmetic or a load by index: they
-    cost no loop."""
-    found: set[UOp] = set()
-    counters: set[UOp] = set()
-    """nodes that change with what a closed form made of constants counts (arange), through elementwise ops"""
-    sizes: dict[UOp, int] = {}
-    """of each of them, as a tree"""
-    large: set[UOp] = set()
-    """what has grown too large to be looked through: stages of a sorting network, each made of several views
-    of the one before"""
-    for node in order:
-        if counters and node.op in _PASSES_ITEMS_ON and not counters.isdisjoint(node.src):
-            sizes[node] = 1 + sum([sizes.get(s, 1) for s in node.src])
-            (counters if sizes[node] <= LARGE_TREE else large).add(node)
-        if node.op is not Ops.REDUCE or (reads_memory.of(node) and node.src[0] not in counters):
-            continue
-        if _lowers_without_loop(_over_params(node, found, large)):
-            found.add(node)
-            if not reads_memory.of(node):
-                counters.add(node)
-    return frozenset(found)
+def _has_closed_form(node: UOp) -> bool:
+    if node.op is not Ops.REDUCE:
+        return False
+    may_collapse = not reads_memory.of(node) or 0 < _counter_size.of(node.src[0]) <= LARGE_TREE
+    return may_collapse and _lowers_without_loop(_over_params(node))
 
 
-def needs_no_loop(reduce: UOp) -> bool:
-    """Whether lowering turns a REDUCE into arithmetic or a load by index, by what it computes from memory."""
-    order = reduce.toposort(stop=lambda n: n.op in BOUNDARIES)
-    if all(n.op is not Ops.REDUCE or n is reduce for n in order):
-        return False  # it counts nothing: a position comes from an arange, which is a sum
-    return reduce in closed_form_reduces(order)
+has_closed_form = Synthesized(_has_closed_form, "_has_closed_form")
+"""Whether a node is a REDUCE that lowering turns into arithmetic or a load by index: it costs no loop."""
 
 
-def compared_sums(order: Iterable[UOp], closed: frozenset[UOp]) -> frozenset[UOp]:
+def _size_of_counter(node: UOp) -> int:
+    if node.op is Ops.REDUCE:
+        return int(has_closed_form.of(node) and not reads_memory.of(node))
+    sizes = [_counter_size.of(source) for source in node.src] if node.op in _PASSES_ITEMS_ON else []
+    if not any([0 < size <= LARGE_TREE for size in sizes]):
+        return 0
+    return min(1 + sum([size or 1 for size in sizes]), LARGE_TREE + 1)
+
+
+_counter_size = Synthesized(_size_of_counter, "_counter_size")
+"""The operations, as a tree, of what changes item by item with what a closed form made of constants counts
+(arange); 0 for any other value. With more than `LARGE_TREE` it is not looked through: stages of a sorting
+network, each made of several views of the one before."""
+
+
+def runs_loop(node: UOp) -> bool:
+    """True for a REDUCE without a closed form."""
+    return node.op is Ops.REDUCE and not has_closed_form.of(node)
+
+
+def compared_sums(order: Iterable[UOp]) -> frozenset[UOp]:
     """The sums and products of floats in `order`, sources first, that both sides of a comparison are made of,
     and what is stored of such.
 
@@ -104,7 +109,7 @@ def compared_sums(order: Iterable[UOp], closed: frozenset[UOp]) -> frozenset[UOp
         bits = reduce(or_, [below[source] for source in node.src] or [0])
         if node.op in BOUNDARIES:
             bits = 1 << len(sums) if bits else 0
-        elif _is_rounded_sum(node, closed):
+        elif _is_rounded_sum(node):
             bits |= 1 << len(sums)
         if bits >> len(sums):
             sums.append(node)
@@ -114,18 +119,17 @@ def compared_sums(order: Iterable[UOp], closed: frozenset[UOp]) -> frozenset[UOp
     return frozenset(sum_ for i, sum_ in enumerate(sums) if compared >> i & 1)
 
 
-def _is_rounded_sum(node: UOp, closed: frozenset[UOp]) -> bool:
-    return node.op is Ops.REDUCE and node.arg[0] is not Ops.MAX and node.dtype.is_float \
-        and node not in closed
+def _is_rounded_sum(node: UOp) -> bool:
+    return runs_loop(node) and node.arg[0] is not Ops.MAX and node.dtype.is_float
 
 
-def _over_params(node: UOp, closed: set[UOp], large: set[UOp]) -> UOp:
-    """A REDUCE with a PARAM in place of whatever below it is `large`, or neither elementwise, movement nor a
-    closed form."""
+def _over_params(node: UOp) -> UOp:
+    """A REDUCE with a PARAM in place of whatever below it is too large to be looked through, or neither
+    elementwise, movement nor a closed form."""
     slots = itertools.count(1)
 
     def param(n: UOp) -> UOp | None:
-        if n not in large and (n.op in _WALKED or n in closed):
+        if _counter_size.of(n) <= LARGE_TREE and (n.op in _WALKED or has_closed_form.of(n)):
             return None
         return parameter(n, next(slots))
 
@@ -142,11 +146,10 @@ class Work:
 
     Each operation of its cone counts once, down to memory and to reduces, which are decided about on their
     own: if one of them is worth storing, it will be, and what is made of it starts from there. An operation
-    whose result an EXPAND shares counts for the share. The reduces in `closed` run no loop.
+    whose result an EXPAND shares counts for the share.
     """
 
-    def __init__(self, closed: frozenset[UOp] = frozenset()) -> None:
-        self.closed = closed
+    def __init__(self) -> None:
         self.known: dict[UOp, float] = {}
         self.cones: dict[UOp, frozenset[UOp] | None] = {}
 
@@ -157,7 +160,7 @@ class Work:
 
     def found(self, node: UOp) -> float:
         """The work of a node, from its cone."""
-        if node.op is Ops.REDUCE and node not in self.closed:
+        if runs_loop(node):
             count = prod(node.src[0].shape[a] for a in node.arg[1])
             # the sums of blocks are computed wherever what scales them is
             blocks = [] if is_block_product(node) else [self[n] for n in self.reduces_below(node.src[0])
@@ -172,11 +175,11 @@ class Work:
     def reduces_below(self, node: UOp) -> list[UOp]:
         """The reduces that a value is made of, but not those that these are made of."""
         below = node.toposort(stop=self.is_boundary)
-        return [n for n in below if n.op is Ops.REDUCE and n not in self.closed]
+        return [n for n in below if runs_loop(n)]
 
     def is_boundary(self, node: UOp) -> bool:
         """True for what a cone does not look into."""
-        return node.op in BOUNDARIES or (node.op is Ops.REDUCE and node not in self.closed)
+        return node.op in BOUNDARIES or runs_loop(node)
 
     def cone(self, root: UOp) -> frozenset[UOp] | None:
         """The elementwise nodes that an item of `root` is computed with; None for more than are worth telling
@@ -231,6 +234,11 @@ def _is_normalised(node: UOp) -> bool:
 has_statistics = Synthesized(_is_normalised, "_has_statistics")
 """Whether a node is elementwise in something and a reduce of it, spread out again: a normalised row. Sums
 that read no memory (how many items of an image a window has) are none."""
+
+
+def weight_of(op: Ops) -> float:
+    """What computing an item of it once weighs."""
+    return 0.0 if op in Family.MOVEMENT else OPERATIONS.get(op, 1.0)
 
 
 class StorageCost(NamedTuple):

@@ -19,6 +19,10 @@ decides:
 - stored: by a kernel of its own; or, where one of the kernels using it computes each item exactly once
   anyway, or caches the rows that it consists of, as one more output of that kernel. So attention's weights
   are stored by its forward kernel, for the three kernels of its gradients.
+- stored too: what a kernel wants that has `MOST_OPERATIONS` already. A chain of ten thousand operations would
+  be one kernel, as far as memory is concerned, but what compiles it takes more than twice as long for twice
+  as many, and no part of it is a kernel that another part shares. Chains repeat, so most of the kernels that
+  they are cut into are equal.
 
 Decisions see nothing but summaries (`node_summary.py`, `fusion_group.py`): what they depend on is all that
 they are given. So each is made once and kept by that, and a layer equal to one before it only has the answers
@@ -26,20 +30,25 @@ looked up.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from types import MappingProxyType
 
-from tinygrad.codegen.indexing import Access, loops_over
+from tinygrad.codegen.indexing import Access, loops_over, reduce_depth
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG
-from tinygrad.schedule.cost import LARGE_CONE, Work, better_stored
+from tinygrad.schedule.cost import (
+    ACCESS_OPERATIONS,
+    LARGE_CONE,
+    MOST_OPERATIONS,
+    Work,
+    better_stored,
+    weight_of,
+)
 from tinygrad.schedule.fusion_group import FusionGroup, FusionLegality, MultiOutputFusion, Use, device_of
 from tinygrad.schedule.node_summary import GraphSummary, NodeSummary
-from tinygrad.schedule.segments import ACCESS_OPERATIONS, MOST_OPERATIONS, segments_of, weight_of
 
 
 @dataclass(eq=False)
@@ -57,13 +66,14 @@ class Kernel:
     """for each output, the loops over its items"""
     depths: dict[int, int] = field(default_factory=dict)
     """a number for each depth at which it has a REDUCE"""
-    last_reduce: UOp | None = None
-    segment: int | None = None
-    """which segment of a kernel too large to be one this is of"""
     computed: list[UOp] = field(default_factory=list)
     """the nodes that it computes, results first, each as often as it does"""
-    operations: float = 0.0
-    """what they, and reading what they are made of, weigh (`segments.py`)"""
+    operations: float = ACCESS_OPERATIONS
+    """what they, storing the result and reading what they are made of weigh"""
+
+    def has_room_for(self, operations: float) -> bool:
+        """True if the kernel may have so many more operations, and read what they need."""
+        return self.operations + operations + ACCESS_OPERATIONS <= MOST_OPERATIONS
 
     def depends_on(self, others: set[Kernel]) -> bool:
         """True if this kernel needs a result of one of `others`, directly or not."""
@@ -85,12 +95,10 @@ UseSet = dict[tuple[Kernel, Access], None]
 class Fusion:
     """The sweep. Afterwards `kernels` has every kernel and `stored` says which kernel stores a node."""
 
-    def __init__(self, order: Sequence[UOp], buffered_assigns: frozenset[UOp] = frozenset(),
-                 segment_of: Mapping[UOp, int] = MappingProxyType({})) -> None:
+    def __init__(self, order: Sequence[UOp], buffered_assigns: frozenset[UOp]) -> None:
         self.buffered_assigns = buffered_assigns
-        self.segment_of = segment_of
         self.summary = GraphSummary(order)
-        self.work = Work(self.summary.closed)
+        self.work = Work()
         legality = FusionLegality()
         # each decision is made once for all that it depends on
         self.decision = cache(legality.must_store)
@@ -116,22 +124,29 @@ class Fusion:
         elif not node.src:
             for kernel, _ in uses:  # which read an item from memory
                 kernel.operations += ACCESS_OPERATIONS
-        elif self.is_of_other_segments(node, summary, uses) or (
+        elif self.is_beyond_a_kernel(node, summary, uses) or (
                 summary.may_store and self.must_store(node, summary, uses)):
             self.store(node, summary, uses)
         else:
             for kernel, access in uses:
                 self.pass_on(kernel, node, summary, access)
 
-    def is_of_other_segments(self, node: UOp, summary: NodeSummary, uses: UseSet) -> bool:
-        """Whether a kernel of another segment than a node's wants it, where it does not cost next to nothing
-        there."""
-        if not self.segment_of or summary.op in Family.MOVEMENT:
+    def is_beyond_a_kernel(self, node: UOp, summary: NodeSummary, uses: UseSet) -> bool:
+        """Whether a kernel that wants a node has as many operations as one may, and the node does not cost
+        next to nothing there."""
+        if summary.op in Family.MOVEMENT:
             return False
-        segment = self.segment_of.get(node)
-        if all(kernel.segment == segment for kernel, _ in uses):
+        operations = self.operations_of(node)
+        if all(kernel.has_room_for(operations) for kernel, _ in uses):
             return False
         return summary.reads_memory or self.work[node] > LARGE_CONE
+
+    def operations_of(self, node: UOp) -> float:
+        """What a kernel needs room for where it computes a node: for a REDUCE all that is in its loops, so
+        that its result is stored rather than part of that."""
+        if node.op is not Ops.REDUCE:
+            return weight_of(node.op)
+        return min(self.work[node.src[0]], MOST_OPERATIONS / 2)
 
     def uses_outside_attention(self, node: UOp, summary: NodeSummary, uses: UseSet) -> UseSet | None:
         """The uses of what is between the products of attention, but those of its own kernel: that computes
@@ -171,11 +186,10 @@ class Fusion:
 
     def store(self, node: UOp, summary: NodeSummary, uses: UseSet) -> None:
         """Let a kernel that uses a node store it, or else a new one."""
-        segment = self.segment_of.get(node)
-        host = None if node in self.buffered_assigns else self.storing_kernel(summary, uses, segment)
+        host = None if node in self.buffered_assigns else self.storing_kernel(node, summary, uses)
         if host is None:
             group = self.new_group(summary, device_of(summary, numbered(uses)))
-            kernel = Kernel(node, group, segment=segment)
+            kernel = Kernel(node, group)
             self.kernels.append(kernel)
             index, access = group.index, Access(group.index)
         else:
@@ -190,13 +204,14 @@ class Fusion:
                 user.operations += ACCESS_OPERATIONS
         self.pass_on(kernel, node, summary, access)
 
-    def storing_kernel(self, summary: NodeSummary, uses: UseSet, segment: int |
-                       None) -> tuple[Kernel, MultiOutputFusion] | None:
-        """A kernel that may store a node of that segment and does not wait for others that use it."""
+    def storing_kernel(self, node: UOp, summary: NodeSummary,
+                       uses: UseSet) -> tuple[Kernel, MultiOutputFusion] | None:
+        """A kernel that may store a node, has room for it and does not wait for others that use it."""
         kernels = list(dict.fromkeys(kernel for kernel, _ in uses))
+        operations = self.operations_of(node)
         for host in self.multi_outputs(summary, numbered(uses)):
             kernel = kernels[host.number]
-            if kernel.segment != segment:
+            if not kernel.has_room_for(operations):
                 continue
             if _has_copy(kernels) and _has_copy(kernel.after):
                 continue  # another device waits for the value, and should not for what this kernel waits for
@@ -224,22 +239,12 @@ class Fusion:
 
     def into_reduce(self, kernel: Kernel, node: UOp, summary: NodeSummary, access: Access) -> Access:
         """The item that a REDUCE reads inside its loops, which `kernel` gets."""
-        depth = kernel.depths.setdefault(self.summary.depth[node], len(kernel.depths))
-        again = kernel.last_reduce is node
-        kernel.last_reduce = node
-        kernel.group, inside = self.after_reduce(kernel.group, summary, access, depth, again)
+        depth = kernel.depths.setdefault(reduce_depth.of(node), len(kernel.depths))
+        kernel.group, inside = self.after_reduce(kernel.group, summary, access, depth)
         return inside
 
     def use(self, node: UOp, kernel: Kernel, access: Access) -> None:
         self.uses.setdefault(node, {})[kernel, access] = None
-
-    def segments(self) -> dict[UOp, int]:
-        """The nodes of kernels too large to be one, each with the number of its segment."""
-        found: dict[UOp, int] = {}
-        for kernel in self.kernels:
-            if kernel.operations > MOST_OPERATIONS:
-                found = segments_of(kernel.computed[::-1], len(found)) | found
-        return found
 
 
 def numbered(uses: UseSet) -> tuple[Use, ...]:

@@ -18,6 +18,7 @@ from tinygrad.codegen.opt.choose_gpu import runs_as_fused_attention
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, NOOPT
+from tinygrad.schedule.cost import runs_loop
 from tinygrad.schedule.products import is_contraction
 from tinygrad.schedule.split import COMPUTED_IN_PLACE, machine_of, runs_blocks, weighs_by_softmax
 
@@ -33,16 +34,15 @@ class AttentionRole:
     """it is one of the other REDUCEs, or made of them"""
 
 
-def fused_attentions(order: Sequence[UOp], closed: frozenset[UOp]) -> dict[UOp, AttentionRole]:
+def fused_attentions(order: Sequence[UOp]) -> dict[UOp, AttentionRole]:
     """For each node of fused attention, down to what is stored, its role. `order` is the whole graph, sources
-    first; `closed` needs no loop."""
+    first."""
     found: dict[UOp, AttentionRole] = {}
     for root in order if not NOOPT else ():
-        if root.op is Ops.REDUCE and root not in closed and _has_units(root.device) \
-                and is_contraction(root) and weighs_by_softmax(root):
-            ends = _ends(root, closed)
+        if runs_loop(root) and _has_units(root.device) and is_contraction(root) and weighs_by_softmax(root):
+            ends = _ends(root)
             if _is_one_kernel(_alone(root, ends), root.device, bool(ALLOW_TF32)):
-                found |= _roles(root, ends, closed, found)
+                found |= _roles(root, ends, found)
     return found
 
 
@@ -50,7 +50,7 @@ def _has_units(device: str | None) -> bool:
     return runs_blocks(device) and bool(machine_of(device).matrix_units)
 
 
-def _ends(root: UOp, closed: frozenset[UOp]) -> dict[UOp, UOp]:
+def _ends(root: UOp) -> dict[UOp, UOp]:
     """What is stored of all that a contraction is made of, each with a buffer in its place: memory, and the
     sums that its factors and those of its weights are made of, which have kernels of their own."""
     ends: dict[UOp, UOp] = {}
@@ -62,7 +62,7 @@ def _ends(root: UOp, closed: frozenset[UOp]) -> dict[UOp, UOp]:
         if node in ends or seen.get(node, -1) >= is_factor:
             continue
         seen[node] = is_factor
-        is_sum = node.op is Ops.REDUCE and node not in closed
+        is_sum = runs_loop(node)
         if node is not root and ((is_sum and is_factor) or node.op not in COMPUTED_IN_PLACE | {Ops.REDUCE}):
             ends[node] = parameter(node, len(ends) + 1)
         else:
@@ -71,15 +71,14 @@ def _ends(root: UOp, closed: frozenset[UOp]) -> dict[UOp, UOp]:
     return ends
 
 
-def _roles(root: UOp, ends: Collection[UOp], closed: frozenset[UOp],
-           others: Collection[UOp]) -> dict[UOp, AttentionRole]:
+def _roles(root: UOp, ends: Collection[UOp], others: Collection[UOp]) -> dict[UOp, AttentionRole]:
     """The roles of the nodes down to these ends, but of `others` those only that are between."""
     roles: dict[UOp, AttentionRole] = {}
     between: set[UOp] = set()
     for node in root.toposort(stop=ends.__contains__):
         if node in ends:
             continue
-        if (node.op is Ops.REDUCE and node not in closed) or not between.isdisjoint(node.src):
+        if runs_loop(node) or not between.isdisjoint(node.src):
             between.add(node)
         if node in between or node not in others:
             roles[node] = AttentionRole(root, node is root, node in between and node is not root)

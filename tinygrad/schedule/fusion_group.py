@@ -406,12 +406,12 @@ class FusionLegality:
 
     # --- a reduce inside a kernel ---------------------------------------------------------------------------
 
-    def after_reduce(self, group: FusionGroup, summary: NodeSummary, access: Access, depth: int, again: bool
-                     ) -> tuple[FusionGroup, Access]:
+    def after_reduce(self, group: FusionGroup, summary: NodeSummary, access: Access,
+                     depth: int) -> tuple[FusionGroup, Access]:
         """What a kernel is that computes a REDUCE at `access`, and the item of its source inside its loops.
 
         `depth` tells reduces that do not depend on each other from those that may: it is the same for the
-        former. `again`: the REDUCE is the one that the kernel took last, at another item.
+        former.
         """
         key = shared_loops(depth, summary.extents, access), summary.is_closed
         loops = group.reduce_ranges.get(key)
@@ -427,10 +427,8 @@ class FusionLegality:
                             reduce_ranges={**group.reduce_ranges, key: loops})
         if summary.is_closed:
             group = replace(group, closed_loops=group.closed_loops | frozenset(loops))
-        else:
-            earlier = group.reduces[:-1] if again else group.reduces
-            if earlier.count((summary, access)) < LIKE_REDUCES:
-                group = replace(group, reduces=(*earlier, (summary, access)))
+        elif group.reduces.count((summary, access)) < LIKE_REDUCES:
+            group = replace(group, reduces=(*group.reduces, (summary, access)))
         return self.same(group), access.reduced(summary.axes, loops)
 
     # --- storing in a kernel that is there ------------------------------------------------------------------

@@ -18,7 +18,7 @@ from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import computing_device, contiguous_part, is_computed, transfer
 from tinygrad.schedule.cost import BOUNDARIES
-from tinygrad.schedule.dynamic_slice import dynamic_slice, dynamic_slices, is_dynamic_slice
+from tinygrad.schedule.dynamic_slice import SliceStart, dynamic_slice, dynamic_slices, is_dynamic_slice
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, cuts_loop, with_axes_joined, worth_ordering
 from tinygrad.schedule.memory import Arena
@@ -29,11 +29,23 @@ from tinygrad.schedule.simplify import simplified_graph
 
 class BoundVariable(NamedTuple):
     """A kernel's scalar argument: its name in the kernel, the name it was made with, if it may be another one
-    in another graph of that structure, and its value."""
+    in another graph of that structure, its value, and its bounds."""
 
     name: str
     source: str
     value: int
+    bounds: tuple[int, int] = (0, 0)
+
+    @staticmethod
+    def of(name: str, variable: SliceStart) -> BoundVariable:
+        """What a kernel calls `name`, of a VARIABLE with that argument."""
+        source, low, high, value = variable
+        return BoundVariable(name, source, value, (low, high))
+
+    @property
+    def variable(self) -> SliceStart:
+        """The argument of the VARIABLE that it is in the graph."""
+        return self.source, *self.bounds, self.value
 
 
 class ScheduleItem(NamedTuple):
@@ -105,11 +117,8 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     graph, became = _in_memory(sinks, list(map(_where_asked, simplified, sinks)))
     nodes = list(UOp.sink(graph).toposort())
     buffered: frozenset[UOp] = frozenset()
-    segment_of: dict[UOp, int] = {}
     while True:
-        fusion = Fusion(nodes, buffered, segment_of)
-        if not segment_of and (segment_of := fusion.segments()):
-            continue
+        fusion = Fusion(nodes, buffered)
         order, hazards = ordered_kernels(fusion)
         if not hazards:
             break
@@ -328,11 +337,10 @@ class _ScheduleWriter:
 
     def late_writes(self) -> list[ScheduleItem]:
         """The copies that move buffered values into the buffers they were assigned to, after every reader."""
-        return [self.kernel_item([n], [n.src[0]], set(), from_buffer=True)
+        return [self.kernel_item([n], [n.src[0]], set())
                 for n in self.fusion.stored if n in self.fusion.buffered_assigns]
 
-    def kernel_item(self, outputs: list[UOp], targets: list[UOp], inlined: set[UOp],
-                    from_buffer: bool = False) -> ScheduleItem:
+    def kernel_item(self, outputs: list[UOp], targets: list[UOp], inlined: set[UOp]) -> ScheduleItem:
         """The kernel that stores `outputs` in `targets`. Nodes `inlined` are computed even where memory for
         them is there."""
         kernel_graph = _KernelGraph(self, inlined)
@@ -340,8 +348,6 @@ class _ScheduleWriter:
             kernel_graph.param(target.base)
         assigns = tuple(UOp.new(Ops.ASSIGN, n.dtype, (kernel_graph.view(t), kernel_graph.stored(n)))
                         for n, t in zip(outputs, targets, strict=True))
-        if from_buffer and any(a.src[0] is a.src[1] for a in assigns):
-            raise RuntimeError("a late write copies a buffer onto itself")
         written = len({t.base for t in targets})
         return ScheduleItem(UOp.sink(assigns), tuple(kernel_graph.slots), written,
                             tuple(kernel_graph.variables.values()))
@@ -378,7 +384,7 @@ class _KernelGraph:
         if node not in self.variables:
             taken = sum(other.arg[0] == name for other in self.variables)
             self.variables[node] = BoundVariable(f"{name}_{taken}" if taken else name, "" if known else name,
-                                                 value)
+                                                 value, (low, high))
         return UOp.new(Ops.VARIABLE, node.dtype, (), (self.variables[node].name, low, high, None))
 
     def is_memory(self, node: UOp) -> bool:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tinygrad.codegen.indexing import Access, reduce_depth
+from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.cost import closed_form_reduces, compared_sums, has_statistics, reads_memory
+from tinygrad.schedule.cost import compared_sums, has_closed_form, has_statistics, reads_memory, runs_loop
 from tinygrad.schedule.fused_attention import AttentionRole, fused_attentions
 from tinygrad.schedule.products import is_block_product, is_contraction, product_of, sums_outer_products
 from tinygrad.shape.shapetracker import ShapeTracker
@@ -93,6 +94,33 @@ class PackedSource:
     operations: int
 
 
+def _unpacked_from(node: UOp) -> PackedSource | None:
+    if not node.dtype.is_int and node.op is not Ops.CAST and node.op not in Family.VIEW:
+        return None
+    if node.op is Ops.BUFFER or node.op in Family.STORED:
+        return PackedSource(int(node.numel) * node.dtype.itemsize, 0)
+    if not reads_memory.of(node):
+        return PackedSource(0, 0)
+    if node.op not in _UNPACKING and node.op not in Family.VIEW:
+        return None
+    found = [packed_source.of(source) for source in node.src]
+    below = [f for f in found if f is not None]
+    operations = sum(f.operations for f in below) + (node.op in _UNPACKING)
+    if len(below) < len(found) or operations > MOST_UNPACKING:
+        return None
+    return PackedSource(sum(f.bytes for f in below), operations)
+
+
+packed_source = Synthesized(_unpacked_from, "_packed_source")
+"""What shifts, masks and casts alone take an integer, or one as a float, out of; None for any other value."""
+
+
+def _is_unpacked(node: UOp) -> bool:
+    """True for bits taken out of integers in memory that take no more of it than the result would."""
+    source = packed_source.of(node)
+    return source is not None and 0 < source.bytes <= node.numel * node.dtype.itemsize
+
+
 @dataclass(frozen=True, eq=False)
 class NodeSummary:
     """What fusion decisions know of a node. Nodes that are alike share one object."""
@@ -150,30 +178,25 @@ class GraphSummary:
     """The summaries of every node in `order`, sources first."""
 
     def __init__(self, order: Sequence[UOp]) -> None:
-        self.closed = closed_form_reduces(order)
-        self.attention_of = fused_attentions(order, self.closed)
-        self.compared = compared_sums(order, self.closed)
+        self.attention_of = fused_attentions(order)
+        self.compared = compared_sums(order)
         self.known: dict[tuple[Any, ...], NodeSummary] = {}
         """by all that they are made from"""
         self.view_maps: dict[tuple[Any, ...], ViewMap] = {}
         self.view_map_by: dict[UOp, ViewMap] = {}
         """for each node of movement"""
-        self.packed: dict[UOp, PackedSource] = {}
-        """for each value that shifts, masks and casts alone take out of integers, these"""
         self.cones: dict[UOp, Cone] = {}
         self.epilogues: dict[UOp, Epilogue] = {}
         self.readers = Counter(source for node in order for source in node.src)
         """how many nodes read each"""
-        self.depth = reduce_depth(order)
         self.of: dict[UOp, NodeSummary] = {}
         for node in order:
-            self.note_unpacking(node)
             if node.op in Family.MOVEMENT:
                 key = node.op, node.arg, node.src[1:], self.view_map_of(node.src[0])
                 self.view_map_by[node] = self.remembered(key, node)
             self.note_epilogue(node)
             self.of[node] = self.shared(*self.fields(node))
-            if node.op is Ops.REDUCE and node not in self.closed:
+            if runs_loop(node):
                 self.cones[node] = Cone(node, (), frozenset((node,)))
 
     def note_epilogue(self, node: UOp) -> None:
@@ -183,7 +206,7 @@ class GraphSummary:
         found = [self.cones[s] for s in node.src if s in self.cones]
         if not found:
             return
-        reduce = max([c.reduce for c in found], key=self.depth.__getitem__)
+        reduce = max([c.reduce for c in found], key=reduce_depth.of)
         found = [c for c in found if c.reduce is reduce]
         maps = found[0].view_maps
         if any(c.view_maps != maps for c in found):
@@ -200,26 +223,6 @@ class GraphSummary:
         if node.dtype.itemsize <= least and all(edges[n] == self.readers[n] for n in inside):
             self.epilogues[node] = Epilogue(self.of[reduce], maps)
 
-    def note_unpacking(self, node: UOp) -> None:
-        """What an integer, or one as a float, is unpacked from, given that its sources' is known."""
-        if not node.dtype.is_int and node.op is not Ops.CAST and node.op not in Family.VIEW:
-            return
-        if node.op is Ops.BUFFER or node.op in Family.STORED:
-            self.packed[node] = PackedSource(int(node.numel) * node.dtype.itemsize, 0)
-        elif not reads_memory.of(node):
-            self.packed[node] = PackedSource(0, 0)
-        elif node.op in _UNPACKING or node.op in Family.VIEW:
-            found = [self.packed.get(source) for source in node.src]
-            below = [f for f in found if f is not None]
-            operations = sum(f.operations for f in below) + (node.op in _UNPACKING)
-            if len(below) == len(found) and operations <= MOST_UNPACKING:
-                self.packed[node] = PackedSource(sum(f.bytes for f in below), operations)
-
-    def is_unpacked(self, node: UOp) -> bool:
-        """True for bits taken out of integers in memory that take no more of it than the result would."""
-        source = self.packed.get(node)
-        return source is not None and 0 < source.bytes <= node.numel * node.dtype.itemsize
-
     def shared(self, *fields: Any) -> NodeSummary:
         """The summary that has these fields."""
         found = self.known.get(fields)
@@ -229,8 +232,8 @@ class GraphSummary:
 
     def fields(self, node: UOp) -> tuple[Any, ...]:
         """Those of the summary of a node whose sources have theirs."""
-        common = (node.op, node.shape, node.device, reads_memory.of(node),
-                  has_statistics.of(node), node in self.closed, node in self.compared, self.may_store(node),
+        common = (node.op, node.shape, node.device, reads_memory.of(node), has_statistics.of(node),
+                  has_closed_form.of(node), node in self.compared, self.may_store(node),
                   self.view_map_by.get(node), self.of[node.src[0]] if node.op in _HOLDS else None,
                   self.attention_of.get(node), self.epilogues.get(node))
         if node.op is not Ops.REDUCE:
@@ -243,7 +246,7 @@ class GraphSummary:
         if node.op is Ops.WHERE:
             # its readers keep the condition, and so know where it matters
             return reads_memory.of(node.src[0]) or not node.src[2].is_zero
-        if node.op in _UNPACKING and self.is_unpacked(node):
+        if node.op in _UNPACKING and _is_unpacked(node):
             return False
         if node.op is Ops.CAST:
             # if anything is stored, it is what takes less memory

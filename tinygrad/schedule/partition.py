@@ -35,6 +35,7 @@ from tinygrad.schedule.collectives import (
     resharded,
     resized,
 )
+from tinygrad.schedule.copies import stored_on
 from tinygrad.schedule.memory_views import memory_of
 
 DEEPEST = 200
@@ -117,10 +118,7 @@ class Partition:
             view = memory_of(n)
             return None if view is None else moved(view, device)
 
-        def over(n: UOp, src: tuple[UOp, ...]) -> UOp:
-            return src[0].copy_to(device) if n.op is Ops.CONTIGUOUS else n.with_sources(src)
-
-        return node.rebuild(over, in_memory, self.computed_by.setdefault(device, {}))
+        return stored_on(node, device, in_memory, self.computed_by.setdefault(device, {}))
 
     def gathered(self, node: UOp, devices: tuple[str, ...], kept: Sequence[Cut] = (),
                  targets: tuple[str, ...] = ()) -> Shards:

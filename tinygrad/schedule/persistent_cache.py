@@ -6,14 +6,12 @@ one ran before it makes none of the decisions of `fuse.py`. A `Template` is kept
 """
 from __future__ import annotations
 
-import json
-
 from tinygrad import observer
 from tinygrad.codegen.kernel_cache import device_key, uses_kernel_cache
 from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family
-from tinygrad.graph.portable import NotPortable, Writer
+from tinygrad.graph.portable import NotPortable
 from tinygrad.graph.records import decode, encode
 from tinygrad.schedule.cache import ScheduleCache, Structure, Template
 from tinygrad.schedule.memory import Arena
@@ -58,12 +56,8 @@ def digest_of(structure: Structure) -> str | None:
     devices = {Device.DEFAULT, *(b.arg.device for b in structure.buffers)}
     devices.update(n.device for n in structure.nodes if n.op in Family.TRANSFER)
     keys = [device_key(device) for device in sorted(devices)]
-    writer = Writer()
-    try:
-        fields = writer.value(structure.key)
-    except NotPortable:
-        return None
-    return None if None in keys else key_of("schedule", json.dumps([fields, writer.rows]), *map(str, keys))
+    text = structure.text
+    return None if text is None or None in keys else key_of("schedule", text, *map(str, keys))
 
 
 class PersistentSchedules:

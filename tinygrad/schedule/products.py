@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tinygrad.codegen.indexing import range_extents
+from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import Shape, UOp
@@ -12,9 +13,7 @@ from tinygrad.helpers import prod
 
 CONTRACTION_LENGTH = 16
 """Products that a sum adds up before it is worth a tile of its own."""
-_NEAR = Family.ELEMENTWISE | Family.MOVEMENT
-NEAR = 32
-"""Nodes below a sum that are looked at for sums of blocks."""
+_KEEPS_ITEMS = Family.ELEMENTWISE | Family.MOVEMENT | {Ops.LIVE_OUT}
 MOST_OF_BLOCK = 64
 """Items of quantised numbers that have a scale in common."""
 TILE = 64
@@ -54,19 +53,20 @@ def is_block_product(node: UOp) -> bool:
     return product is not None and prod(range_extents(node)) <= MOST_OF_BLOCK
 
 
+def _is_made_of_blocks(node: UOp) -> bool:
+    if node.op in _KEEPS_ITEMS:
+        return any([_made_of_blocks.of(source) for source in node.src])
+    return is_block_product(node)
+
+
+_made_of_blocks = Synthesized(_is_made_of_blocks, "_made_of_blocks")
+"""Whether a value is made, item by item, of the sum of a block of quantised numbers."""
+
+
 def scales_blocks(node: UOp) -> bool:
     """True for a sum of floats that are made of the sums of blocks of quantised numbers."""
-    if node.op is not Ops.REDUCE or node.arg[0] is not Ops.ADD or not node.dtype.is_float:
-        return False
-    waiting, seen = [node.src[0]], 0
-    while waiting and seen < NEAR:
-        value = waiting.pop()
-        seen += 1
-        if is_block_product(value):
-            return True
-        if value.op is Ops.LIVE_OUT or value.op in _NEAR:
-            waiting += value.src[:1] if value.op is Ops.LIVE_OUT else value.src
-    return False
+    return node.op is Ops.REDUCE and node.arg[0] is Ops.ADD and node.dtype.is_float \
+        and _made_of_blocks.of(node.src[0])
 
 
 class Operands(NamedTuple):

@@ -16,7 +16,7 @@ from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.renderer.machine import Machine
-from tinygrad.schedule.cost import needs_no_loop
+from tinygrad.schedule.cost import has_closed_form
 from tinygrad.schedule.products import is_contraction, panel_bytes, reread_bytes
 from tinygrad.schedule.split_k import KERNEL_BYTES, split_k_cost
 
@@ -64,7 +64,7 @@ def split_reduce(node: UOp) -> UOp | None:
     """A REDUCE as a reduce of splits and a reduce of their results, where that is worth it; else None. One
     that reads a single item (x[rows, columns]) is not."""
     split = _split_for_blocks(node) if runs_blocks(node.device) else _split_for_cores(node)
-    return None if split is None or needs_no_loop(node) else split
+    return None if split is None or has_closed_form.of(node) else split
 
 
 def _split_for_cores(node: UOp) -> UOp | None:
