@@ -33,8 +33,8 @@ from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, collector_paused
 
-Bound = TypeVar("Bound", bound=tuple[str, str, int])
-"""A variable's name, its source and its value, or their numbers."""
+Bound = TypeVar("Bound", bound=tuple[Any, ...])
+"""A variable: its name first, then its source and its value, or their numbers."""
 
 
 @dataclass(frozen=True)
