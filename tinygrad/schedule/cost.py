@@ -27,7 +27,8 @@ most of their operations, which each of them counts."""
 LARGE_CONE = 64
 """Operations beyond which a value is always worth storing for a second use."""
 LARGE_TREE = 1024
-"""Operations of an index, each counted wherever it is used, beyond which no closed form is looked for."""
+"""Operations of an index, each counted wherever it is used, beyond which no closed form is looked for; and of
+a value beyond which it is taken for memory there."""
 MUCH = 1e12
 SPLIT_COST = 100.0
 """Storing a value that only one kernel uses would cut that kernel in two, and everything it shares with
@@ -66,18 +67,25 @@ def closed_form_reduces(order: Iterable[UOp]) -> frozenset[UOp]:
     sizes: dict[UOp, int] = {}
     """of each of them, as a tree"""
     large: set[UOp] = set()
-    """what has grown too large to be looked through: stages of a sorting network, each made of several views
-    of the one before"""
+    """what has grown too large to be looked through: stages of a sorting network, or steps of a recurrence,
+    each made of several views of the one before"""
+    trees: dict[UOp, int] = {}
+    """of every node, closed forms among them, the size as a tree over what is `large`"""
     for node in order:
-        if counters and node.op in _PASSES_ITEMS_ON and not counters.isdisjoint(node.src):
-            sizes[node] = 1 + sum([sizes.get(s, 1) for s in node.src])
-            (counters if sizes[node] <= LARGE_TREE else large).add(node)
-        if node.op is not Ops.REDUCE or (reads_memory.of(node) and node.src[0] not in counters):
-            continue
-        if _lowers_without_loop(_over_params(node, found, large)):
+        if node.op in _PASSES_ITEMS_ON:
+            trees[node] = 1 + sum([trees.get(s, 1) for s in node.src])
+            if counters and not counters.isdisjoint(node.src):
+                sizes[node] = 1 + sum([sizes.get(s, 1) for s in node.src])
+                (counters if sizes[node] <= LARGE_TREE else large).add(node)
+        elif node.op is Ops.REDUCE and (not reads_memory.of(node) or node.src[0] in counters) \
+                and _lowers_without_loop(_over_params(node, found, large)):
             found.add(node)
+            trees[node] = trees.get(node.src[0], 1)
             if not reads_memory.of(node):
                 counters.add(node)
+        if trees.get(node, 1) > LARGE_TREE and node not in counters and reads_memory.of(node):
+            large.add(node)
+            trees[node] = 1
     return frozenset(found)
 
 
