@@ -12,7 +12,7 @@ from bench.workloads import OURS, Workload
 from tinygrad.codegen.compile import stages_of
 from tinygrad.device import Device
 from tinygrad.device.limits import Limits
-from tinygrad.engine.realize import Capture, Prepared, Submission, prepared
+from tinygrad.engine.realize import Capture, Prepared, Submission
 from tinygrad.graph.uop import UOp
 
 
@@ -55,7 +55,7 @@ def kernels_of(workload: Workload, rounds: int, measured: Callable[[], Limits]
     step = workload.setups[OURS]()
     with Capture() as capture:  # TinyJit inside a capture is the plain function
         step()
-    steps = [prepared(item) for item in capture.items]
+    steps = [Prepared.of(item) for item in capture.items]
     by_kernel: dict[UOp, list[Prepared]] = {}
     for ready in steps:
         if ready.kernel is not None:

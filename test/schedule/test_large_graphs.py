@@ -92,6 +92,15 @@ def normalised(n: int) -> Tensor:
     return x
 
 
+def gathered(n: int) -> Tensor:
+    """Each step reads the one before it at two places, as the gradient of a dynamic programme does."""
+    near, far = Tensor([0, 2, 1, 0]).realize(), Tensor([1, 3, 2, 0]).realize()
+    x = Tensor.ones(4).contiguous().realize()
+    for _ in range(n):
+        x = x.gather(0, near) + x.gather(0, far) * 0.5
+    return x
+
+
 PROGRAMS: dict[str, tuple[Callable[[int], Tensor], int]] = {
     "stack": (lambda n: Tensor.stack(*[Tensor([float(i)]) for i in range(n)]), 400),
     "cat": (lambda n: Tensor.cat(*vectors(n)), 400),
@@ -100,7 +109,7 @@ PROGRAMS: dict[str, tuple[Callable[[int], Tensor], int]] = {
     "chain": (lambda n: sines(Tensor([0.5, 0.3]).realize(), n), 200),
     "backward": (lambda n: sines(x := Tensor([0.5, 0.3]).realize(), n).sum().gradient(x)[0], 100),
     "movement": (moved, 400), "spread out": (spread, 600), "devices": (between_devices, 200),
-    "reduces": (normalised, 200),
+    "reduces": (normalised, 200), "gathers": (gathered, 100),
 }
 """Each with a size from which on its kernels are cut."""
 

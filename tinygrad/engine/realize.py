@@ -347,12 +347,7 @@ class Steps:
         """The step of that number with its kernel compiled and its memory allocated."""
         item = self.items[number]
         assert item is not None, "a step that was given"
-        if (watcher := observer.active) is not None:
-            watcher.begin_step(item.lines)
-        is_kernel = item.ast.op not in Family.TRANSFER and not Device[item.device].elsewhere
-        kernel = compiled_kernel(item.ast, item.device) if is_kernel else None
-        variables = [] if kernel is None else variable_values(kernel, item)
-        return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
+        return Prepared.of(item)
 
 
 def place_in_arena(shared: Intermediates) -> None:
@@ -395,6 +390,16 @@ class Prepared(NamedTuple):
     kernel: CompiledKernel | None
     """None for a copy, and for what another process runs"""
     variables: list[int]
+
+    @staticmethod
+    def of(item: ScheduleItem) -> Prepared:
+        """A step with its kernel compiled and its memory allocated."""
+        if (watcher := observer.active) is not None:
+            watcher.begin_step(item.lines)
+        is_kernel = item.ast.op not in Family.TRANSFER and not Device[item.device].elsewhere
+        kernel = compiled_kernel(item.ast, item.device) if is_kernel else None
+        variables = [] if kernel is None else variable_values(kernel, item)
+        return Prepared(item, [allocate(b) for b in item.buffers], kernel, variables)
 
     def run(self, run: Submission) -> None:
         """Give the step to its device's queue."""

@@ -27,7 +27,8 @@ most of their operations, which each of them counts."""
 LARGE_CONE = 64
 """Operations beyond which a value is always worth storing for a second use."""
 LARGE_TREE = 1024
-"""Operations of an index, each counted wherever it is used, beyond which no closed form is looked for."""
+"""Operations of an index, each counted wherever it is used, beyond which no closed form is looked for; and of
+a value beyond which it is taken for memory there."""
 MUCH = 1e12
 SPLIT_COST = 100.0
 """Storing a value that only one kernel uses would cut that kernel in two, and everything it shares with
@@ -89,6 +90,24 @@ _counter_size = Synthesized(_size_of_counter, "_counter_size")
 network, each made of several views of the one before."""
 
 
+def _size_of_tree(node: UOp) -> int:
+    if node.op in _PASSES_ITEMS_ON:
+        return min(1 + sum([1 if _is_large(s) else _tree_size.of(s) for s in node.src]), LARGE_TREE + 1)
+    return _tree_size.of(node.src[0]) if has_closed_form.of(node) else 1
+
+
+_tree_size = Synthesized(_size_of_tree, "_tree_size")
+"""The operations, as a tree, of what closed forms and elementwise operations make of memory, or of what is too
+large to be looked through itself: steps of a recurrence, each made of several gathers of the one before."""
+
+
+def _is_large(node: UOp) -> bool:
+    """Whether a value is taken for memory where closed forms are looked for."""
+    if _counter_size.of(node):
+        return _counter_size.of(node) > LARGE_TREE
+    return _tree_size.of(node) > LARGE_TREE and reads_memory.of(node)
+
+
 def runs_loop(node: UOp) -> bool:
     """True for a REDUCE without a closed form."""
     return node.op is Ops.REDUCE and not has_closed_form.of(node)
@@ -129,9 +148,8 @@ def _over_params(node: UOp) -> UOp:
     slots = itertools.count(1)
 
     def param(n: UOp) -> UOp | None:
-        if _counter_size.of(n) <= LARGE_TREE and (n.op in _WALKED or has_closed_form.of(n)):
-            return None
-        return parameter(n, next(slots))
+        is_walked = n.op in _WALKED or has_closed_form.of(n)
+        return None if is_walked and not _is_large(n) else parameter(n, next(slots))
 
     return node.replace(src=(node.src[0].rebuild(top_down=param),))
 
