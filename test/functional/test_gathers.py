@@ -314,3 +314,19 @@ def test_gradients_of_a_one_hot_sum_over_float_positions() -> None:
     expected = np.zeros((10, 2), np.float32)
     np.add.at(expected, places[:4], weights[:4])
     np.testing.assert_array_equal(x.grad.numpy(), expected)
+
+
+def test_a_recurrence_through_two_gathers_is_cut_into_kernels() -> None:
+    """Each step reads two items of the one before: in one kernel that were 2 ** 12 loads."""
+    first, second = np.array([0, 2, 1, 0, 1, 2, 0]), np.array([1, 1, 2, 0, 3, 6, 0])
+    a, b = Tensor(first).realize(), Tensor(second).realize()
+    expected = np.ones(7, np.float32)
+    x = Tensor(expected).realize()
+
+    def step(x: Any, a: Any, b: Any) -> Any:
+        return x[a] + x[b] * 0.5
+
+    for _ in range(12):
+        x, expected = step(x, a, b), step(expected, first, second)
+    assert len(x.schedule()) >= 4
+    assert np.allclose(x.numpy(), expected, rtol=1e-6)

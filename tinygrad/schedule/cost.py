@@ -97,8 +97,9 @@ def _size_of_tree(node: UOp) -> int:
 
 
 _tree_size = Synthesized(_size_of_tree, "_tree_size")
-"""The operations, as a tree, of what closed forms and elementwise operations make of memory, or of what is too
-large to be looked through itself: steps of a recurrence, each made of several gathers of the one before."""
+"""The operations, as a tree, of what closed forms and elementwise operations make of memory, or of what is
+too large itself to be looked through: steps of a recurrence, each made of several gathers of the one before.
+"""
 
 
 def _is_large(node: UOp) -> bool:

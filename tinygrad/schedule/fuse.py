@@ -64,8 +64,8 @@ class Kernel:
     """nodes that it computes for itself, even where another kernel stores them"""
     output_loops: dict[UOp, tuple[UOp, ...]] = field(default_factory=dict)
     """for each output, the loops over its items"""
-    depths: dict[int, int] = field(default_factory=dict)
-    """a number for each depth at which it has a REDUCE"""
+    depths: dict[UOp | int, int] = field(default_factory=dict)
+    """a number for each depth at which it has a REDUCE, and for each of those that have a closed form"""
     computed: list[UOp] = field(default_factory=list)
     """the nodes that it computes, results first, each as often as it does"""
     operations: float = ACCESS_OPERATIONS
@@ -239,7 +239,9 @@ class Fusion:
 
     def into_reduce(self, kernel: Kernel, node: UOp, summary: NodeSummary, access: Access) -> Access:
         """The item that a REDUCE reads inside its loops, which `kernel` gets."""
-        depth = kernel.depths.setdefault(reduce_depth.of(node), len(kernel.depths))
+        # items that two closed forms pick are two, though both count alike
+        level = node if summary.is_closed else reduce_depth.of(node)
+        depth = kernel.depths.setdefault(level, len(kernel.depths))
         kernel.group, inside = self.after_reduce(kernel.group, summary, access, depth)
         return inside
 
