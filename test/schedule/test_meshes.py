@@ -174,6 +174,16 @@ def check(program: Any, mesh: Mesh, seed: int) -> None:
         np.testing.assert_array_equal(ours, expected[number % len(expected)])
 
 
+def test_what_became_a_constant_is_stored_by_each_device_for_itself() -> None:
+    """Its copy in order is a node of no device, which both have in memory when it is asked for again."""
+    x = Tensor(np.arange(16, dtype=np.float32).reshape(1, 4, 4)).shard(FOUR[:2], axis=1).contiguous()
+    x[:] = -8
+    none = x.contiguous()[np.array([False])]
+    Tensor.realize(x, none)
+    assert none.shape == (0, 4, 4)
+    np.testing.assert_array_equal(x.numpy(), np.full((1, 4, 4), -8))
+
+
 def test_what_is_no_mesh_is_refused() -> None:
     with pytest.raises(ValueError, match="axes whose sizes multiply to 4, got rows=3"):
         Mesh(FOUR, rows=3)

@@ -113,10 +113,11 @@ class Partition:
         return Shards(devices, tuple(self.computed_on(value, Device.home(device)) for device in devices))
 
     def computed_on(self, node: UOp, device: str) -> UOp:
-        """A value that no device holds, with all that it stores on the way stored on `device`."""
+        """A value that no device holds, with all that it stores on the way stored on `device`; what several
+        have in memory for somebody else is made anew."""
         def in_memory(n: UOp) -> UOp | None:
             view = memory_of(n)
-            return None if view is None else moved(view, device)
+            return None if view is None or is_sharded.of(view) else moved(view, device)
 
         return stored_on(node, device, in_memory, self.computed_by.setdefault(device, {}))
 

@@ -119,5 +119,5 @@ def _in_memory(shard: UOp, device: str) -> UOp:
     if shard.op in _STORED and shard.device == device:
         return shard
     if shard.device is None:
-        return in_own_memory(shard).copy_to(device)
+        return shard.copy_to(device)  # not of its copy in order, which several devices may have in memory
     return shard if shard.op in Family.TRANSFER else in_own_memory(shard)
