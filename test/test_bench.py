@@ -499,8 +499,8 @@ def test_the_model_of_many_ranks_has_the_constants_of_the_all_reduces_it_was_mad
     for cores in (ranks, ranks // 2):  # with half as many, ranks take turns
         rows = [line.split() for line in scale.checked_table(network, {ranks: found}, cores).splitlines()[1:]]
         assert len(rows) == 3
-        for *_, model, measured in rows:
-            assert float(model) == pytest.approx(float(measured) * ranks / cores, abs=0.02)
+        for *_, model, taken in rows:
+            assert float(model) == pytest.approx(float(taken) * ranks / cores, abs=0.02)
 
 
 def test_the_model_of_many_ranks_is_drawn(tmp_path: Path) -> None:
