@@ -13,6 +13,7 @@ from arrays import normal
 
 from tinygrad import Context, Tensor, Variable, dtypes
 from tinygrad.codegen import compile as compiler
+from tinygrad.codegen.lower import lower
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import value_of
 from tinygrad.graph.uop import UOp
@@ -330,3 +331,16 @@ def test_a_recurrence_through_two_gathers_is_cut_into_kernels() -> None:
         x, expected = step(x, a, b), step(expected, first, second)
     assert len(x.schedule()) >= 4
     assert np.allclose(x.numpy(), expected, rtol=1e-6)
+
+
+def test_a_long_index_is_a_load_at_its_place() -> None:
+    """However many operations an index of memory takes: no loop asks each item whether it is meant."""
+    rows, given = normal(50, 8), np.random.default_rng(0).integers(0, 50, 20)
+    at, expected = Tensor(given).realize(), given
+    index = at
+    for k in range(30):
+        index, expected = (index * 3 + k + at) % 50, (expected * 3 + k + given) % 50
+    x = Tensor(rows).realize()
+    (item,) = x[index].schedule()
+    assert not any(node.op is Ops.REDUCE for node in lower(item.ast).toposort())
+    assert np.array_equal(x[index].numpy(), rows[expected])

@@ -25,10 +25,10 @@ STORE_COST = 64.0
 """Storing an item and reading it back, and then some: values that one kernel could keep for another share
 most of their operations, which each of them counts."""
 LARGE_CONE = 64
-"""Operations beyond which a value is always worth storing for a second use."""
+"""Operations beyond which a value is always worth storing for a second use; and, each counted wherever it is
+used, beyond which it is taken for memory where closed forms are looked for."""
 LARGE_TREE = 1024
-"""Operations of an index, each counted wherever it is used, beyond which no closed form is looked for; and of
-a value beyond which it is taken for memory there."""
+"""Operations of an index, counted so, beyond which no closed form is looked for."""
 MUCH = 1e12
 SPLIT_COST = 100.0
 """Storing a value that only one kernel uses would cut that kernel in two, and everything it shares with
@@ -92,7 +92,7 @@ network, each made of several views of the one before."""
 
 def _size_of_tree(node: UOp) -> int:
     if node.op in _PASSES_ITEMS_ON:
-        return min(1 + sum([1 if _is_large(s) else _tree_size.of(s) for s in node.src]), LARGE_TREE + 1)
+        return min(1 + sum([1 if _is_large(s) else _tree_size.of(s) for s in node.src]), LARGE_CONE + 1)
     return _tree_size.of(node.src[0]) if has_closed_form.of(node) else 1
 
 
@@ -103,10 +103,11 @@ too large itself to be looked through: steps of a recurrence, each made of sever
 
 
 def _is_large(node: UOp) -> bool:
-    """Whether a value is taken for memory where closed forms are looked for."""
+    """Whether a value is taken for memory where closed forms are looked for; of what shows it otherwise, that
+    is asked of the value, or places repeated along a loop would change with it."""
     if _counter_size.of(node):
         return _counter_size.of(node) > LARGE_TREE
-    return _tree_size.of(node) > LARGE_TREE and reads_memory.of(node)
+    return node.op not in Family.MOVEMENT and _tree_size.of(node) > LARGE_CONE and reads_memory.of(node)
 
 
 def runs_loop(node: UOp) -> bool:
