@@ -128,9 +128,9 @@ def test_digits_of_no_range_are_none():
 def test_a_search_skips_plans_for_more_threads_than_a_block_has():
     nest = lower(schedule_uops([(Tensor.empty(40, device="PYTHON:BLOCKS") + 1).uop])[0].ast)
     small, large = (Plan((Local(0, threads),)) for threads in (16, 32))
-    bench = Workbench(nest, "PYTHON:BLOCKS", Plan())
+    bench = Workbench(nest, "PYTHON:BLOCKS")
     with pytest.raises(RuntimeError, match="blocks of 32 threads, and plans for this device put 16 into one"):
-        bench.write(large)
+        bench.write(nest, large)
     assert [built.plan for built in bench.build_all([large, small], 100)] == [small]
 
 

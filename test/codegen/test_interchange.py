@@ -77,8 +77,8 @@ def test_the_plan_keeps_what_a_kernel_computes(rows, columns, unroll, lanes):
     summed = next(r for n in nest.toposort() for r in n.closed_ranges if r not in nest.src[0].closed_ranges)
     opts = [Unroll(summed.arg[0], unroll)] if unroll else []
     opts.append(Interchange(nest.src[0].closed_ranges[-1].arg[0], lanes))
-    bench = Workbench(nest, "CPU", Plan())
-    assert bench.is_right(bench.build(Plan(tuple(opts))))
+    bench = Workbench(nest, "CPU")
+    assert bench.is_right(bench.build(nest, Plan(tuple(opts))))
 
 
 def test_a_loop_that_no_sum_changes_with_is_refused():

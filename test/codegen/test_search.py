@@ -20,7 +20,7 @@ from tinygrad.codegen import kernel_cache
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt import plan_cache, search
 from tinygrad.codegen.opt.choose import alternative_plans, choose_plan
-from tinygrad.codegen.opt.measure import Built, Workbench, agree, random_items
+from tinygrad.codegen.opt.measure import Built, Workbench, agree, random_items, sample
 from tinygrad.codegen.opt.opts import OPTS, Accumulators, Opt, Thread, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.opt.plan_cache import keep_plan, kept_plan
@@ -192,9 +192,9 @@ def test_a_plan_with_other_results_is_not_taken(monkeypatch: pytest.MonkeyPatch)
     default = choose_plan(nest, Device["CPU"].renderer.machine)
     write = Workbench.write
 
-    def written(bench: Workbench, plan: Plan, most: int | None = None) -> Any:
-        bench.nest = nest if plan == default else other
-        return write(bench, plan, most)
+    def written(bench: Workbench, of: UOp, plan: Plan, most: int | None = None) -> Any:
+        is_candidate = hasattr(bench, "expected") and plan != default
+        return write(bench, other if is_candidate else of, plan, most)
 
     monkeypatch.setattr(Workbench, "write", written)
     monkeypatch.setattr(Workbench, "race", lambda *args, **kwargs: ([0.5], [1.0]))
@@ -208,32 +208,56 @@ def test_a_plan_with_other_results_is_not_taken(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_cost_models_plan_is_right_and_another_kernel_is_not() -> None:
     nest = nest_of(product(33, 20, 50))
-    bench = Workbench(nest, "CPU", Plan())
-    assert bench.is_right(bench.build(choose_plan(nest, bench.renderer.machine)))
-    bench.nest = nest_of(held(integers(33, 20)) @ (held(integers(20, 50, seed=1)) + 0.25))
-    assert not bench.is_right(bench.build(Plan()))
+    bench = Workbench(nest, "CPU")
+    assert bench.is_right(bench.build(nest, choose_plan(nest, Device["CPU"].renderer.machine)))
+    shifted = nest_of(held(integers(33, 20)) @ (held(integers(20, 50, seed=1)) + 0.25))
+    assert not bench.is_right(bench.build(shifted, Plan()))
 
 
 def test_a_kernel_that_leaves_out_one_item_is_wrong() -> None:
     x = held(integers(40))
     nest = nest_of(x * 2)
-    bench = Workbench(nest, "CPU", Plan())
+    bench = Workbench(nest, "CPU")
     [store] = nest.src
     (r,) = store.closed_ranges
     at = store.src[0]
     one_less = store.replace(src=(at.src[0].index(at.src[1], r < 39), *store.src[1:]))
-    assert bench.is_right(bench.build(Plan()))
-    bench.nest = UOp.sink([one_less])
-    assert not bench.is_right(bench.build(Plan()))
+    assert bench.is_right(bench.build(nest, Plan()))
+    assert not bench.is_right(bench.build(UOp.sink([one_less]), Plan()))
 
 
-def test_what_is_compared_with_is_numpys() -> None:
+def test_of_a_large_kernel_a_sample_of_items_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinygrad.codegen.opt.measure.PLAIN_SECONDS", 0.002)
     nest = nest_of(product(300, 300, 300))
-    bench = Workbench(nest, "CPU", choose_plan(nest, Device["CPU"].renderer.machine))
+    bench = Workbench(nest, "CPU")
+    assert bench.is_sample
+    expected = bench.expected[0].reshape(300, 300)
+    was_computed = expected.view(np.uint32) != 0x5A5A5A5A
+    rows, columns = np.flatnonzero(was_computed.any(1)), np.flatnonzero(was_computed.any(0))
+    assert {0, 299} <= set(rows) and {0, 299} <= set(columns) and not was_computed.all()
     a, b = (bench.buffers[i].numpy().reshape(300, 300).astype(np.float64) for i in (1, 2))
-    np.testing.assert_array_equal(bench.expected[0].reshape(300, 300), a @ b)
-    bench.nest = nest_of(held(integers(300, 300)) @ (held(integers(300, 300, seed=1)) * 0.5))
-    assert not bench.is_right(bench.build(choose_plan(bench.nest, bench.renderer.machine)))
+    np.testing.assert_array_equal(expected[was_computed], (a @ b)[was_computed])
+    assert bench.is_right(bench.build(nest, choose_plan(nest, Device["CPU"].renderer.machine)))
+    half = nest_of(held(integers(300, 300)) @ (held(integers(300, 300, seed=1)) * 0.5))
+    assert not bench.is_right(bench.build(half, choose_plan(half, Device["CPU"].renderer.machine)))
+
+
+@pytest.mark.parametrize("most, extents", [
+    (144_000, (4, 30, 30)), (143_999, (3, 30, 30)), (36_000, (2, 11, 30)), (2_400, (2, 2, 11)),
+    (1, (2, 2, 2))])
+def test_a_sample_has_the_work_it_may_have(most: int, extents: tuple[int, ...]) -> None:
+    """4 products of 30 x 20 x 30 are 144,000 operations; batches go first, then rows, then columns. Of 30
+    rows 15 would do, but every third one, the last among them, are 11."""
+    nest = nest_of(held(integers(4, 30, 20)) @ held(integers(4, 20, 30, seed=1)))
+    sampled = sample(nest, most)
+    assert tuple(r.extent for r in sampled.src[0].closed_ranges) == extents
+    assert (sampled is nest) == (most == 144_000)
+
+
+def test_plain_loops_that_cannot_be_sampled_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinygrad.codegen.opt.measure.PLAIN_SECONDS", 1e-9)
+    with pytest.raises(RuntimeError, match="would run for too long"):
+        Workbench(nest_of(held(integers(3000)).sum()), "CPU")
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16],

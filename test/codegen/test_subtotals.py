@@ -76,8 +76,8 @@ def test_any_number_of_terms_may_be_a_subtotal(amount: int, others: tuple[Opt, .
     longest = max((r for n in nest.nodes_of(Ops.REDUCE) for r in n.closed_ranges), key=lambda r: r.extent)
     if longest.extent <= amount:
         pytest.skip(f"{longest.extent} iterations have no subtotal of {amount}")
-    bench = Workbench(whole, "CPU", Plan())
-    assert bench.is_right(bench.build(Plan((*others, Subtotals(longest.identity, amount)))))
+    bench = Workbench(whole, "CPU")
+    assert bench.is_right(bench.build(whole, Plan((*others, Subtotals(longest.identity, amount)))))
 
 
 @pytest.mark.parametrize("value", [lambda: Tensor.empty(64, 4096) @ Tensor.empty(4096, 64),

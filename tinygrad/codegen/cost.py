@@ -39,14 +39,15 @@ class Estimate:
 NO_WORK = Estimate(0, 0)
 
 
-def estimate(nest: UOp) -> Estimate:
+def estimate(nest: UOp, plain: bool = False) -> Estimate:
     """The work of a loop nest, each value counted once for every iteration of the loops it changes with.
 
-    A segment sum and a prefix sum count every item once, though plain loops compare each with every output.
+    A segment sum and a prefix sum count every item once, though `plain` loops compare each with every output.
     """
     operations = 0
-    scatter_loop = {node: b.loop for b in segment_sums(nest) for node in (b.reduce, *b.added())}
-    carried = frozenset(p.reduce.src[1] for p in prefix_sums(nest))
+    found = () if plain else segment_sums(nest)
+    scatter_loop = {node: b.loop for b in found for node in (b.reduce, *b.added())}
+    carried = frozenset[UOp]() if plain else frozenset(p.reduce.src[1] for p in prefix_sums(nest))
     touched: dict[UOp, int] = {}
     for node in nest.toposort():
         loops = running_in(node)

@@ -1,7 +1,7 @@
 """The search: the fastest Plan among those measured, with `BEAM=n`.
 
 In: a kernel's loop nest and its device. Out: a Plan that ran no slower than the cost model's when the two
-took turns, and whose results are those of that one. The search begins with the plans of the cost model
+took turns, and whose results are the plain loops'. The search begins with the plans of the cost model
 (`choose.py`), its second choices among them, and with the plain loops shared out over threads. Each round
 measures the plans one edit away (`neighbours.py`) from the `n` best so far, until none is better or the time
 is over.
@@ -101,7 +101,7 @@ class Found:
     tried: int
     """plans measured"""
     wrong: int
-    """plans whose results were not those of the cost model's plan"""
+    """plans whose results were not those of the plain loops"""
     default_seconds: float
     seconds: float
     """of a run with the plan"""
@@ -133,8 +133,8 @@ class Search:
         """The fastest plan."""
         self.end = time.perf_counter() + self.budget
         machine = Device[self.device].renderer.machine
-        self.bench = Workbench(self.nest, self.device, choose_plan(self.nest, machine))
-        self.default = self.bench.reference
+        self.bench = Workbench(self.nest, self.device)
+        self.default = self.bench.build(self.nest, choose_plan(self.nest, machine))
         self.default_seconds = min(self.bench.run(self.default) for _ in range(3))
         self.most_copies = most_copies(self.nest, machine)
         self.seen.add(self.default.plan)
