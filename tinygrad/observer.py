@@ -21,6 +21,24 @@ class MemoryChange:
         """It is free again."""
 
 
+class RepeatedRun:
+    """Calls, or a replay, that a thread runs again and again, for the same of the user's lines."""
+
+    key: object
+    """whose it is: the observer's"""
+    thread: int
+    """which runs it"""
+    lines: tuple[int, ...]
+    """the user's that the first call is for"""
+    memory: Mapping[int, MemoryChange]
+    """by its number, the change of each result's memory, which that has from now on; that it was taken is
+    known by `ran`"""
+
+    def ran(self, times: list[float]) -> None:
+        """It ran: when that began, when the first call did, when each call ended, and when all was done; of a
+        replay when it began and ended. Results have their memory since the first call, or the beginning."""
+
+
 class Observer:
     """What happens, as calls that do nothing. An observer must neither raise nor compute tensors."""
 
@@ -67,10 +85,9 @@ class Observer:
         return items
 
     def at_once(self, calls: Any, template: Any, structure: Any) -> Any:
-        """The calls of a template (`engine/immediate.py`) come next in this thread: what `ran_at_once` takes
-        for them, with the lines of this structure's nodes; its `lines` are those of the first. It is the
-        template's `observed`, too, and, from `tells_lines` on, that of structures whose nodes have these
-        lines."""
+        """The calls of a template (`engine/immediate.py`) come next in this thread: the `RepeatedRun` that
+        is told of them, for the lines of this structure's nodes. It is the template's `observed`, too, and,
+        from `tells_lines` on, that of structures whose nodes have these lines."""
 
     # --- schedules and kernels --------------------------------------------------------------------------
 
@@ -111,13 +128,8 @@ class Observer:
         """A kernel was given to a queue between two timestamps of that."""
 
     def replays(self, name: str, memory: Iterable[tuple[str, int, tuple[int, ...]]]) -> Any:
-        """A function's trace is replayed again and again: what `ran_at_once` takes for it, with no moments of
-        kernels. `memory` is what each result gets, as `memory_change` takes it; what this returns has that of
-        each in its `memory`, and its `key` says whose it is."""
-
-    def ran_at_once(self, observed: Any, times: list[float]) -> None:
-        """Tensors were computed by calls, or a trace was replayed: `times`, which is given away, has the
-        moments when that began, before each kernel (of calls) and after the last, and when it ended."""
+        """A function's trace is replayed again and again in this thread: the `RepeatedRun` that is told of
+        it. `memory` is what each result gets, as `memory_change` takes it."""
 
     def list_watched(self, kernels: Any, device: str) -> None:
         """From now on `kernels.times` counts the runs of a list of kernels, which `kernels.sites` has."""

@@ -63,17 +63,16 @@ class Buffer(Owner):
         """What the allocator gave."""
         return self.allocate()._memory
 
-    def allocate(self, idle: bool = False, lines: tuple[int, ...] = (),
-                 change: MemoryChange | None = None) -> Buffer:
+    def allocate(self, idle: bool = False, lines: tuple[int, ...] = (), is_told: bool = True) -> Buffer:
         """Take the memory, if that has not happened; with `idle` such that nobody has to wait for. `lines`:
-        the user's that it is for, where they are known. `change`: what the observer gave for memory like
-        this before, if anybody asked it."""
+        the user's that it is for, where they are known. `is_told`: whether an observer is told of it here,
+        not by the caller (`observer.RepeatedRun`)."""
         if self._memory is None:
             allocator = self._allocator = Device[self.device].allocator
             size = self.nbytes
             allocator.allocate(self, size, idle)
-            if (watcher := observer.active) is not None:
-                self.change = change or watcher.memory_change(self.device, size, lines)
+            if is_told and (watcher := observer.active) is not None:
+                self.change = watcher.memory_change(self.device, size, lines)
                 self.change.taken(clock())
         return self
 

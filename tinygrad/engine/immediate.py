@@ -9,6 +9,7 @@ costs. `run` says whether a template is of this kind; what is not goes the way o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tinygrad import observer
 from tinygrad.codegen.compile import CompiledKernel, compiled_kernel
@@ -49,8 +50,6 @@ class CommandList:
     """for each node that gets a value, its position in the structure and what shows it"""
     visible: tuple[tuple[int, str, int, DType], ...]
     """(number, device, items, dtype) of the new memory that views show"""
-    no_changes: tuple[None, ...]
-    """what an observer would give for each of that (`Buffer.allocate`), while there is none"""
     inner: tuple[tuple[int, int], ...]
     """(number, offset in bytes) of the memory that only the kernels use, in one piece"""
     inner_bytes: int
@@ -72,7 +71,7 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
     if type(launch) is not CommandList or launch.beam != BEAM.value:
         return False
     watcher = observer.active if began else None
-    observed = watcher and (structure.observed or watcher.at_once(launch, template, structure))
+    observed: Any = watcher and (structure.observed or watcher.at_once(launch, template, structure))
     addresses, new = {}, {}
     for number, node in enumerate(structure.buffers):
         memory = node.storage.buffer
@@ -82,14 +81,14 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
         if uses is not None and uses.before_reading():
             return False
         addresses[number] = memory._address or memory.address
-    changes, lines = (observed.memory, observed.lines) if observed else (launch.no_changes, ())
-    for (number, device, size, dtype), change in zip(launch.visible, changes):
-        memory = new[number] = Buffer(device, size, dtype).allocate(change=change)
+    for number, device, size, dtype in launch.visible:
+        memory = new[number] = Buffer(device, size, dtype).allocate(False, (), not observed)
         if memory.uses is not None and memory.uses.before_writing():
             return False
         addresses[number] = memory.address
     if launch.inner:
-        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(lines=lines)
+        lines = observed.lines if observed else ()
+        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(False, lines)
         if arena.uses is not None and arena.uses.before_writing():
             return False
         addresses.update((number, arena.address + offset) for number, offset in launch.inner)
@@ -112,11 +111,13 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
     for number, memory in new.items():
         node = nodes[number] = UOp.new_buffer(memory.device, memory.size, memory.dtype)
         node.storage.buffer = memory
+        if observed:
+            memory.change = observed.memory[number]
     for position, view in launch.views:
         structure.nodes[position].set_realized_view(view.over(nodes))
     if watcher is not None:
         times.append(clock())
-        watcher.ran_at_once(observed, times)
+        observed.ran(times)
     return True
 
 
@@ -148,5 +149,5 @@ def launch_of(template: Template, given: int) -> CommandList | bool:
         (size * dtype.itemsize for number, (_, size, dtype) in numbered if number in offsets), default=0)
     work = sum((kernel.estimate for kernel in kernels), NO_WORK)
     sites = tuple((kernel, item.lines) for kernel, item in zip(kernels, template.items, strict=True))
-    return CommandList(queue, BEAM.value, tuple(calls), views, visible, (None,) * len(visible),
-                       tuple(offsets.items()), inner_bytes, name, work, sites)
+    return CommandList(queue, BEAM.value, tuple(calls), views, visible, tuple(offsets.items()), inner_bytes,
+                       name, work, sites)

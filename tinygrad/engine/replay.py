@@ -29,7 +29,6 @@ from tinygrad.engine.realize import Submission, allocate
 from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, complete
-from tinygrad.observer import MemoryChange
 from tinygrad.schedule.items import BoundVariable
 from tinygrad.schedule.memory import Lifetime, lifetimes, plan_arena
 
@@ -75,11 +74,11 @@ class Place:
     def nbytes(self) -> int:
         return self.size * self.placeholder.dtype.itemsize
 
-    def new_buffer(self, change: MemoryChange | None = None) -> Buffer:
-        """New memory; `change` as `Buffer.allocate` takes it."""
+    def new_buffer(self, is_told: bool = True) -> Buffer:
+        """New memory; `is_told` as `Buffer.allocate` takes it."""
         spec = self.placeholder.arg
         buffer = Buffer(spec.device, spec.size, self.placeholder.dtype)
-        buffer.allocate(lines=self.lines, change=change)
+        buffer.allocate(False, self.lines, is_told)
         if self.content is not None:
             buffer.copyin(self.content.view(np.uint8).data)
         return buffer

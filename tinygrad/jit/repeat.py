@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from tinygrad import observer
@@ -24,6 +25,7 @@ from tinygrad.graph.storage import ShardedStorage
 from tinygrad.helpers import ALLOW_TF32, NOOPT, GlobalCounters, complete
 from tinygrad.jit.arguments import CallKind, Inputs, Slot, changed, plain_structure
 from tinygrad.jit.trace import Output, Trace, node_over
+from tinygrad.observer import RepeatedRun
 from tinygrad.tensor import Tensor
 from tinygrad.tensor.live import PendingWrites
 from tinygrad.tensor.modes import no_grad
@@ -43,14 +45,6 @@ class ArgumentKind(NamedTuple):
     device: Placement
     requires_grad: bool | None
     layout: Layout | None
-
-
-class Unobserved(NamedTuple):
-    """What stands for an observer's knowledge of calls as long as there is none."""
-
-    key: None
-    memory: tuple[None, ...]
-    """what each result's memory is made with"""
 
 
 class ShortKernels:
@@ -170,8 +164,8 @@ class RepeatedCall:
         """by place, the number of its memory among that of the tensors, and then of results"""
         self.slots.update((place, len(kind.same) + i) for i, place in enumerate(trace.fresh_places))
         self.fresh = [trace.places[number] for number in trace.fresh_places]
-        self.observed: Any = Unobserved(None, (None,) * len(self.fresh))
-        """what an observer knows of them"""
+        self.observed: RepeatedRun | None = None
+        """what an observer is told of them"""
         number_of = {place: i for i, place in enumerate(trace.fresh_places)}
         self.outputs: list[tuple[Output, list[int]]] = [
             (output, [number_of[place] for place in output.places]) for output in trace.outputs]
@@ -195,21 +189,28 @@ class RepeatedCall:
         for guard in self.guards:
             if not guard.holds(NO_INPUTS):
                 return MISSED
-        if watcher is not None and self.observed.key is not watcher.key:
-            self.observed = watcher.replays(self.name, [(place.device, place.nbytes, place.lines)
-                                                        for place in self.fresh])
-        fresh = [place.new_buffer(change) for place, change in zip(self.fresh, self.observed.memory)]
+        observed = None
+        if watcher is not None:
+            observed = self.observed
+            if observed is None or observed.key is not watcher.key or observed.thread != get_ident():
+                observed = self.observed = watcher.replays(
+                    self.name, [(place.device, place.nbytes, place.lines) for place in self.fresh])
+        fresh = [place.new_buffer(not observed) for place in self.fresh]
         memory += fresh
         if self.short is None or not self.short.run(memory):
             self.engine({place: memory[i] for place, i in self.slots.items()}, self.lasting, NO_VALUES)
         places = self.fresh
-        nodes = [node_over(places[i].placeholder, buffer) for i, buffer in enumerate(fresh)]
+        nodes = []
+        for i, buffer in enumerate(fresh):
+            nodes.append(node_over(places[i].placeholder, buffer))
+            if observed is not None:
+                buffer.change = observed.memory[i]
         result = self.result([
             output.tensor_over(nodes[numbers[0]]) if output.view.base.arg.layout is None else
             output.tensor({places[i].placeholder: nodes[i] for i in numbers})
             for output, numbers in self.outputs])
-        if watcher is not None:
-            watcher.ran_at_once(self.observed, [began, clock()])
+        if observed is not None:
+            observed.ran([began, clock()])
         return result
 
     def memory_of(self, tensors: Sequence[Any]) -> list[Buffer] | None:

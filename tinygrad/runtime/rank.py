@@ -148,9 +148,8 @@ class World:
         if exchange.between or exchange.local:
             self.exchange(exchange, sent, received)
         for number, giver, is_giver, said in exchange.to_everybody:
-            if is_giver:
-                received[number][:] = sent[number]
-            self.broadcast(received[number], giver, said)
+            self.broadcast((sent if is_giver else received)[number], giver, said,
+                           received[number] if is_giver else None)
         for number, giver, is_giver, said in exchange.to_ranks:
             self.broadcast((sent if is_giver else received)[number], giver, said)
         for joined in exchange.collectives:
@@ -227,8 +226,9 @@ class World:
             elif gives_way and YIELD is not None:
                 YIELD()
 
-    def broadcast(self, memory: Bytes, root: int, text: bytes) -> None:
-        """Fill `memory` of every rank with what it is at `root`; `text` says what it is."""
+    def broadcast(self, memory: Bytes, root: int, text: bytes, copied: Bytes | None = None) -> None:
+        """Fill `memory` of every rank with what it is at `root`; `text` says what it is. The root fills
+        `copied` with it, too, while the others read."""
         with OpenExchange(self, self.everybody_else, f"a broadcast by rank {root}"):
             number, digest = self.seen.get(EVERYBODY, (0, 0))
             self.seen[EVERYBODY] = number, digest = number + 1, zlib.crc32(text, digest)
@@ -236,8 +236,10 @@ class World:
             found = own.copy()
             self.rest_until([self.data.Ibcast(found, root)])
             self.compare(own, found, root)
-            for part in parts(memory):
-                self.data.Bcast(part, root)
+            requests = [self.data.Ibcast(part, root) for part in parts(memory)]
+            if copied is not None:
+                copied[:] = memory
+            self.mpi.Request.Waitall(requests)
             if self.rank == root:
                 self.sent += memory.nbytes * (self.size - 1)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from tinygrad.viz.events import numbers, taken
 MOST_POINTS = 100_000
 """Changes that are kept; the oldest go first."""
 MOST_ARENAS = 64
+
+
+Moments: TypeAlias = tuple[np.ndarray[Any, Any], int, int]
+"""when memory of so many bytes was taken (less than none: given back), and the number of its owner"""
 
 
 class Change(MemoryChange):
@@ -87,17 +91,21 @@ class MemoryRecord:
             return self.change_of.get(what) or self.change_of.setdefault(
                 what, Change(size, self.owner(line, device)))
 
-    def count(self) -> None:
+    def returned(self) -> list[Moments]:
+        """What was given back and is not counted yet: that is to be counted now."""
+        return [(taken(change.when_returned), -change.size, change.owner)
+                for change in list(self.change_of.values()) if change.when_returned]
+
+    def taken(self) -> list[Moments]:
+        """What was taken, of which an observer was told as it was."""
+        return [(taken(change.when_taken), change.size, change.owner)
+                for change in list(self.change_of.values()) if change.when_taken]
+
+    def count(self, new: list[Moments]) -> None:
         """Count what was taken and given back."""
+        if not new:
+            return
         with self.lock:
-            new: list[tuple[Any, int, int]] = []  # the moments of each change, its bytes and owner
-            for change in list(self.change_of.values()):
-                if change.when_returned:  # these first: what is given back meanwhile was taken before
-                    new.append((taken(change.when_returned), -change.size, change.owner))
-                if change.when_taken:
-                    new.append((taken(change.when_taken), change.size, change.owner))
-            if not new:
-                return
             lengths = [len(moments) for moments, _, _ in new]
             moments, sizes, owners = (np.concatenate([of[0] for of in new]), np.repeat(
                 [of[1] for of in new], lengths), np.repeat([of[2] for of in new], lengths))

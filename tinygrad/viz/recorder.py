@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from operator import attrgetter
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -35,8 +36,6 @@ from tinygrad.viz.lines import LINES, UNKNOWN, Frame, Line
 from tinygrad.viz.memory import ArenaRecord, Change, MemoryRecord
 
 MOST_SCHEDULES = 200
-MOST_RUNS = 2048
-"""Runs at once that are not counted yet."""
 STAGES = frozenset({"plan", "render", "compile", "load", "search", "rewrite"})
 """Spans that are part of making a kernel."""
 SCHEDULING = ("partition", "schedule")
@@ -65,13 +64,16 @@ class Site(NamedTuple):
     """of a mark"""
 
 
-class RunAtOnce(NamedTuple):
-    """Calls that run again and again, for nodes of the same lines."""
+@dataclass(slots=True)
+class RunAtOnce:
+    """A `RepeatedRun`, for nodes of the same lines."""
 
     key: object
-    """whose it is: the recorder's"""
+    thread: int
     runs: Numbers
-    """those that are not counted yet: of each its times, as `ran_at_once` has them, and the thread's track"""
+    """the times of those that are not counted yet"""
+    ran: Callable[[list[float]], None]
+    """what puts times there, no step of Python"""
     nodes: tuple[int, ...]
     """the lines of the nodes that are computed"""
     track: int
@@ -79,10 +81,11 @@ class RunAtOnce(NamedTuple):
     """the site of each call"""
     lines: tuple[int, ...]
     """those of the first call"""
+    host: int
+    """the track of the thread"""
     around: int
     """the site of all of it: tensors are computed, or a trace is replayed"""
-    memory: tuple[Change, ...]
-    """what is told of each result's memory"""
+    memory: dict[int, Change]
 
 
 class MadeFor(NamedTuple):
@@ -124,10 +127,8 @@ class Recorder(Observer):
         self.sites: list[Site] = []
         self.site_of: dict[Any, int] = {}
         self.at_once_of: dict[Any, tuple[Any, RunAtOnce]] = {}
-        """by the id of a template's calls, which are kept, and the lines of nodes"""
+        """by the id of a template's calls, which are kept, the lines of nodes and the thread"""
         self.all_at_once: list[RunAtOnce] = []
-        self.uncounted = 0
-        """runs of these, about, that are not counted yet"""
         self.moves: dict[Any, tuple[tuple[int, ...], dict[int, int]]] = {}
         """by the lines of a graph: those of the last other graph of its structure, and which stands for
         which"""
@@ -155,7 +156,11 @@ class Recorder(Observer):
             number = self.lines.here(INNER_FRAMES) if made_for.written_at is None else made_for.written_at
             if number == made_for.asked:
                 number = made_for.gradient
-        mark(node, number)
+        if number:
+            node.line = number  # as `mark` does: a call less, for each operation
+            for source in node.src:
+                if not source.line and source.op is not BUFFER:
+                    mark_all(source, number)
 
     def written_at(self, frames: Sequence[tuple[str, int, str]] = (), module: str = "",
                    is_gradient: bool = False) -> None:
@@ -224,7 +229,7 @@ class Recorder(Observer):
     def tells_lines(self, template: Any, structure: Any) -> bool:
         now = structure.lines = tuple(map(LINE, structure.nodes))
         last, before = template.observed, template.node_lines
-        if last is not None and last.nodes == now and last.key is self.key:
+        if last is not None and last.nodes == now and last.key is self.key and last.thread == get_ident():
             structure.observed = last
             return True
         if now == before:
@@ -244,18 +249,19 @@ class Recorder(Observer):
 
     def at_once(self, calls: Any, template: Any, structure: Any) -> Any:
         now = self.lines_of_nodes(structure)
-        _, found = self.at_once_of.get((id(calls), now), (None, None))
+        what = id(calls), now, get_ident()
+        _, found = self.at_once_of.get(what, (None, None))
         if found is None:
             before, sites = template.node_lines, calls.sites
             if now != before:
                 sites = [(kernel, self.moved(lines, before, now, structure)) for kernel, lines in sites]
             lines = sites[0][1] or (self.lines.here(),)
-            memory = (self.memory.change(lines[0], device, size * dtype.itemsize)
-                      for _, device, size, dtype in calls.visible)
+            memory = {number: self.memory.change(lines[0], device, size * dtype.itemsize)
+                      for number, device, size, dtype in calls.visible}
             kernels = tuple(self.kernel_sites(sites, calls.device))
             found = self.run_at_once(Site("realize", ""), memory, now, lines, self.track(calls.device),
                                      kernels)
-            self.at_once_of[id(calls), now] = calls, found
+            self.at_once_of[what] = calls, found
         template.observed = found
         return found
 
@@ -393,26 +399,20 @@ class Recorder(Observer):
                 Site("kernel", record.name, record.number, lines))
         self.log.wait_for(self.track(device), site, start, end, Device[device].queue)
 
-    def run_at_once(self, around: Site, memory: Iterable[Change], nodes: tuple[int, ...] = (),
+    def run_at_once(self, around: Site, memory: dict[int, Change], nodes: tuple[int, ...] = (),
                     lines: tuple[int, ...] = (), track: int = NOWHERE, kernels: tuple[int, ...] = ()
                     ) -> RunAtOnce:
-        """What `ran_at_once` takes."""
-        site, changes = self.site(around), tuple(memory)
+        """What is told of calls, or of a replay, in this thread."""
+        host, site, runs = self.host_track(), self.site(around), numbers()
         with self.log.lock:
-            found = RunAtOnce(self.key, numbers(), nodes, track, kernels, lines, site, changes)
+            found = RunAtOnce(self.key, get_ident(), runs, runs.fromlist, nodes, track, kernels, lines, host,
+                              site, memory)
             self.all_at_once.append(found)
         return found
 
-    def ran_at_once(self, observed: Any, times: list[float]) -> None:
-        track = self.local.track
-        times.append(track if track >= 0 else self.host_track())
-        observed.runs.fromlist(times)
-        self.uncounted += 1
-        if self.uncounted > MOST_RUNS:
-            self.count()
-
     def replays(self, name: str, memory: Iterable[tuple[str, int, tuple[int, ...]]]) -> Any:
-        return self.run_at_once(Site("replay", name), [self.memory_change(*of) for of in memory])
+        changes = dict(enumerate(self.memory_change(*of) for of in memory))
+        return self.run_at_once(Site("replay", name), changes)
 
     def list_watched(self, kernels: Any, device: str) -> None:
         sites = np.array(self.kernel_sites(kernels.sites, device), np.int64)
@@ -431,14 +431,17 @@ class Recorder(Observer):
     def count(self) -> None:
         """Count what is known so far."""
         with self.log.lock:
-            self.memory.count()
-            events, self.uncounted = [NONE], 0
+            changes = self.memory.returned()  # these first: what is given back meanwhile was taken before
+            events = [NONE]
             for kind in self.all_at_once:
                 if kind.runs:
-                    runs = taken(kind.runs).reshape(-1, 4 + len(kind.kernels) if kind.kernels else 3)
-                    events.append(rows(runs[:, -1], kind.around, runs[:, 0], runs[:, -2]))
+                    runs = taken(kind.runs).reshape(-1, 3 + len(kind.kernels) if kind.kernels else 2)
+                    events.append(rows(kind.host, kind.around, runs[:, 0], runs[:, -1]))
                     events += [rows(kind.track, site, runs[:, 1 + i], runs[:, 2 + i])
                                for i, site in enumerate(kind.kernels)]
+                    when = runs[:, 1 if kind.kernels else 0]
+                    changes += [(when, of.size, of.owner) for of in kind.memory.values()]
+            self.memory.count(changes + self.memory.taken())
             self.log.settle_single(np.concatenate(events))
 
     def settle(self) -> None:

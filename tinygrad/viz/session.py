@@ -35,7 +35,8 @@ FIRST_PAGE = 5.0
 SHARE, TRACE_SHARE = 0.02, 0.05
 """Of the time, what writing the page takes at most, and what writing the trace does: then each waits."""
 LOOK = 1.0
-"""Seconds between looks at whether there is something to write."""
+"""Seconds between looks at whether there is something to write, and counts of what ran: 40,000 tiny kernels,
+of 40 bytes each."""
 ENDING = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 """Signals that end a program which handles none: `kill`, and a terminal that is closed."""
 MOST_PAGES = 30
@@ -106,6 +107,7 @@ class Session:
         next_trace, next_page = 0.0, clock() + FIRST_PAGE
         while not self.stopping.wait(LOOK):
             with contextlib.suppress(Exception):
+                self.recorder.count()
                 if self.trace is not None and clock() > next_trace:
                     self.recorder.settle()
                     started = clock()
@@ -293,6 +295,7 @@ class Blocks:
         self.open = 0
         self.before: observer.Observer | None = None
         """who watched before the first of them"""
+        self.ended = threading.Event()
 
     def begin(self) -> Recorder:
         """A block begins: who records it."""
@@ -302,7 +305,10 @@ class Blocks:
                 return watcher
             if self.recorder is None:
                 self.before, self.recorder = watcher, Recorder()
+                self.ended = threading.Event()
                 observer.active = self.recorder
+                threading.Thread(target=count_until, args=(self.ended, self.recorder), daemon=True,
+                                 name="tinygrad-profile").start()
             self.open += 1
             return self.recorder
 
@@ -316,6 +322,13 @@ class Blocks:
                 if observer.active is recorder:
                     observer.active = self.before
                 self.recorder = self.before = None
+                self.ended.set()
+
+
+def count_until(ended: threading.Event, recorder: Recorder) -> None:
+    """Count now and then what a recorder took note of, until that has ended."""
+    while not ended.wait(LOOK):
+        recorder.count()
 
 
 _blocks = Blocks()
