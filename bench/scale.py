@@ -61,16 +61,16 @@ def run_ranks(count: int, what: str) -> Found:
 
 
 def collectives_table(found: Found) -> str:
-    """Microseconds of each collective, ours and mpi4py's, and the rate of ours. Of an all-to-all also the
-    call of mpi4py's alone, on blocks that lie together already."""
-    lines = [["collective", "bytes", "tinygrad us", "mpi4py us", "ratio", "GB/s", "blocks us"]]
+    """Microseconds of each collective, ours and mpi4py's, and the rate of ours. Where mpi4py's call alone
+    does not end with the same data in memory of its own, that stands beside."""
+    lines = [["collective", "bytes", "tinygrad us", "mpi4py us", "ratio", "GB/s", "bare us"]]
     for key, seconds in found.items():
         name, size, library = key.split()
         if library == "tinygrad":
             plain = found[f"{name} {size} mpi4py"]
             lines.append([name, f"{int(size):,}", f"{seconds * 1e6:.0f}", f"{plain * 1e6:.0f}",
                           f"{seconds / plain:.1f}", f"{int(size) / seconds / 1e9:.2f}",
-                          f"{blocks * 1e6:.0f}" if (blocks := found.get(f"{name} {size} blocks")) else ""])
+                          f"{bare * 1e6:.0f}" if (bare := found.get(f"{name} {size} bare")) else ""])
     return columns(lines)
 
 

@@ -97,10 +97,25 @@ def resharded_by_mpi(mpi: Any, rows: int, columns: int) -> dict[str, Run]:
     return {"packed": packed, "typed": typed}
 
 
+def kept_by_mpi(comm: Any, source: Any, target: Any) -> Run:
+    """What gives every rank, the first one too, what that has, in memory of its own."""
+
+    def run() -> None:
+        if comm.Get_rank():
+            comm.Ibcast(target, 0).Wait()
+            return
+        request = comm.Ibcast(source, 0)
+        target[:] = source
+        request.Wait()
+
+    return run
+
+
 def collectives(mpi: Any, world: distributed.World) -> dict[str, tuple[Run, Run]]:
-    """Each collective on values of `SIZES`, ours under TinyJit, and as mpi4py has it. An all-to-all is to end
-    with the same data in the same order, which takes mpi4py more than its call: `blocks` is that alone, on
-    blocks that lie together before and after."""
+    """Each collective on values of `SIZES`, ours under TinyJit, and as mpi4py has it. Two are to end with
+    the same data in the same memory, which takes mpi4py more than its call: an all-to-all in its order, and a
+    broadcast with a value of its own for the giver, too. `bare` is the call alone, on blocks that lie
+    together before and after."""
     comm, ranks = mpi.COMM_WORLD, world.size
     runs: dict[str, tuple[Run, Run]] = {}
     for size in SIZES:
@@ -121,8 +136,11 @@ def collectives(mpi: Any, world: distributed.World) -> dict[str, tuple[Run, Run]
                 ("broadcast", lambda x: x.shard(world.devices), own,
                  lambda w=whole: comm.Bcast(w, 0))):
             runs[f"{name} {size} tinygrad"] = replayed(make, source), WAIT
-            others = {"mpi4py": plain} if name != "all-to-all" else {
-                **resharded_by_mpi(mpi, ROWS, items // ROWS), "blocks": plain}
+            others: dict[str, Run] = {"mpi4py": plain}
+            if name == "all-to-all":
+                others = {**resharded_by_mpi(mpi, ROWS, items // ROWS), "bare": plain}
+            elif name == "broadcast":
+                others = {"mpi4py": kept_by_mpi(comm, whole, target), "bare": plain}
             runs |= {f"{name} {size} {way}": (run, lambda: None) for way, run in others.items()}
     return runs
 
