@@ -325,6 +325,29 @@ def test_threads_have_tracks_of_their_own() -> None:
     assert "host mine" in exported(recorder)["events"]["tracks"]
 
 
+def test_what_threads_run_again_and_again_is_on_the_track_of_each() -> None:
+    """Of one line, in turn: what is told of such runs belongs to a thread."""
+    start = [Tensor(np.full(3, i, np.float32)).realize() for i in range(2)]
+    turns = [threading.Semaphore(1), threading.Semaphore(0)]
+
+    def work(number: int) -> None:
+        x = start[number]
+        for _ in range(8):
+            turns[number].acquire()
+            x = (x * 3).realize()
+            turns[1 - number].release()
+
+    with recorded(False) as recorder:
+        threads = [threading.Thread(target=work, args=(i,), name=f"number {i}") for i in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    events = exported(recorder)["events"]
+    ran = [events["tracks"][track] for track in events["track"]]
+    assert ran.count("host number 0") >= 8 and ran.count("host number 1") >= 8 and ran.count("CPU") == 16
+
+
 def test_recording_changes_no_result_and_keeps_no_memory_alive() -> None:
     def compute() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
         net = nn.Linear(8, 4, bias=False)

@@ -22,6 +22,7 @@ from chrome_trace import checked_trace
 
 import tinygrad
 from tinygrad import Tensor
+from tinygrad.viz import session
 from tinygrad.viz.__main__ import Server, main
 from tinygrad.viz.page import MOST_PAGE, bounded_page, recording_in, template
 from tinygrad.viz.recorder import Recorder
@@ -264,6 +265,21 @@ def test_profiles_of_several_threads_miss_nothing_and_leave_nothing() -> None:
         thread.join()
     assert len(counted) == 15 and min(counted) >= 10
     assert tinygrad.observer.active is None
+
+
+def test_a_profile_that_stays_open_counts_what_it_took_note_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the memory of a block that lasts would grow with what runs in it."""
+    monkeypatch.setattr(session, "LOOK", 0.01)
+    x = Tensor(np.ones(8, np.float32)).realize()
+    with tinygrad.profile() as p:
+        for _ in range(3):
+            (x * 3).realize()
+        until = time.monotonic() + 20
+        while (any(kind.runs for kind in p.recorder.all_at_once) or not p.recorder.log.count) \
+                and time.monotonic() < until:
+            time.sleep(0.01)
+        assert p.recorder.log.count >= 3
+    assert sum(row.count for row in p.rows()) == 3
 
 
 def test_an_empty_profile_stays_empty(tmp_path: Path) -> None:
