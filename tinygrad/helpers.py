@@ -17,12 +17,14 @@ import threading
 import time
 from _signal import signal as set_handler  # type: ignore[import-not-found]  # signal.signal, ten times as fast
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum, EnumMeta
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
+E = TypeVar("E", bound=Enum)
 
 engine_lock = threading.RLock()
 """Held while a schedule, a trace or a replay is made and run, and while a tensor is changed: one thread at a
@@ -38,6 +40,24 @@ def exclusive(function: Callable[P, R]) -> Callable[P, R]:
         return result
 
     return locked
+
+
+class _Members(type):
+    """The type of `quick` classes: what `EnumMeta` does for members that are all there."""
+
+    __contains__, __getitem__ = EnumMeta.__contains__, EnumMeta.__getitem__
+    __iter__, __len__, __members__ = EnumMeta.__iter__, EnumMeta.__len__, EnumMeta.__members__
+
+
+def quick(members: type[E]) -> type[E]:
+    """An Enum whose members are found as fast as any attribute of a class, where Python does not do that.
+
+    Up to Python 3.11 its type has a `__getattr__`, so that each `Ops.ADD` takes 65 ns in place of 10: a 20th
+    of what an operation takes that runs at once, and of a model's first call.
+    """
+    if hasattr(EnumMeta, "__getattr__"):
+        members.__class__ = _Members  # type: ignore[assignment]
+    return members
 
 
 elsewhere: list[Callable[[str, str], Any]] = []
@@ -260,26 +280,34 @@ CACHELEVEL = ContextVar("CACHELEVEL", 2)
 CI = os.getenv("CI", "") != ""
 
 
-class GlobalCounters:
+class Counters:
     """What has run and what is allocated since the start or the last `reset`."""
 
-    global_ops: ClassVar[int] = 0
+    __slots__ = ("global_mem", "global_ops", "kernel_count", "mem_peak", "mem_used", "time_sum_s")
+    global_ops: int
     """arithmetic operations"""
-    global_mem: ClassVar[int] = 0
+    global_mem: int
     """bytes read and written"""
-    time_sum_s: ClassVar[float] = 0.0
+    time_sum_s: float
     """seconds in kernels"""
-    kernel_count: ClassVar[int] = 0
-    mem_used: ClassVar[int] = 0
+    kernel_count: int
+    mem_used: int
     """bytes that live buffers hold now"""
-    mem_peak: ClassVar[int] = 0
+    mem_peak: int
     """the highest `mem_used`"""
 
-    @staticmethod
-    def reset() -> None:
+    def __init__(self) -> None:
+        self.mem_used = self.mem_peak = 0
+        self.reset()
+
+    def reset(self) -> None:
         """Zero the counters of work done; `mem_used` stays true."""
-        GlobalCounters.global_ops = GlobalCounters.global_mem = GlobalCounters.kernel_count = 0
-        GlobalCounters.time_sum_s = 0.0
+        self.global_ops = self.global_mem = self.kernel_count = 0
+        self.time_sum_s = 0.0
+
+
+GlobalCounters = Counters()
+"""those of this process: an object's numbers change in a third of the time that a class's take"""
 
 
 def prod(x: Iterable[Any]) -> Any:

@@ -92,7 +92,7 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
         if arena.uses is not None and arena.uses.before_writing():
             return False
         addresses.update((number, arena.address + offset) for number, offset in launch.inner)
-    values = [value for _, _, _, value in structure.variables]
+    values = [value for _, _, _, value in structure.variables] if structure.variables else ()
     if None in values:
         return False
     queue = launch.queue

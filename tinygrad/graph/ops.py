@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from tinygrad.helpers import quick
 
+
+@quick
 class Ops(Enum):
     """What a `UOp` does. `graph/spec.py` says which are legal at which stage, with what sources and
     argument."""
@@ -199,6 +202,7 @@ class Family:
     """what a REDUCE of the loop nest does"""
 
 
+@quick
 class AxisOrder(Enum):
     """In which order the axes of a stored value lie in memory, where that is not row-major."""
 
@@ -206,6 +210,7 @@ class AxisOrder(Enum):
     """as the scheduler thinks best (`schedule/layout.py`), though somebody outside sees it"""
 
 
+@quick
 class RangeKind(Enum):
     """How a loop runs. A Plan changes kinds; the result never depends on them."""
 
@@ -227,6 +232,7 @@ class RangeKind(Enum):
     """the elements of a matrix unit's tile that one lane holds"""
 
 
+@quick
 class Memory(Enum):
     """Where a STAGE keeps its values; GLOBAL on a STORE: past the caches, straight to memory."""
 
