@@ -57,14 +57,15 @@ MOST_SHOWN = 3
 class Structure:
     """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for."""
 
+    lines: tuple[int, ...] | None = None
+    """the user's line that each node came from, where somebody records (`observer.py`)"""
+    observed: Any = None
+    """what the observer knows of running it at once"""
+
     def __init__(self, sinks: list[UOp], is_sharded: bool = False) -> None:
         self.sinks = sinks
         self.is_sharded = is_sharded
         """whether some values are on several devices"""
-        self.lines: tuple[int, ...] | None = None
-        """the user's line that each node came from, where somebody records (`observer.py`)"""
-        self.observed: Any = None
-        """what the observer knows of running it at once"""
         self.nodes: list[UOp] = []
         self.buffers: list[UOp] = []
         self.variables: dict[SliceStart, int] = {}
@@ -74,9 +75,9 @@ class Structure:
         self.fields: list[Any] = []
         self.by_identity: dict[int, int] = {}
         self.walk(sinks)
-        position = self.position
-        self.key: tuple[Any, ...] = (*self.fields, *[position[s] for s in sinks], Device.DEFAULT, NOOPT.value,
-                                     ALLOW_TF32.value, is_sharded and Device.ONE_MEMORY)
+        numbers = map(self.position.__getitem__, sinks)
+        self.key: tuple[Any, ...] = (*self.fields, *numbers, Device.DEFAULT, NOOPT.value, ALLOW_TF32.value,
+                                     is_sharded and Device.ONE_MEMORY)
 
     @property
     def text(self) -> str | None:
