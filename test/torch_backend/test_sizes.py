@@ -300,7 +300,8 @@ def test_expressions_of_symbols_are_sizes() -> None:
                                  (sympy.Integer(4), 4), (n - m, 2), (Max(n, 7), 7), (Min(n, 7), 5)):
         assert value_of(size_of(expression, values)) == expected
     numbers: dict[Any, Any] = {n: 5, m: 3}
-    for expression, expected in ((Min(n, m), 3), (Max(n, m, 4), 5), (sympy.floor(n / 2), 2), (sympy.sqrt(n + 4), 3)):
+    for expression, expected in ((Min(n, m), 3), (Max(n, m, 4), 5), (sympy.floor(n / 2), 2),
+                                 (sympy.sqrt(n + 4), 3)):
         assert size_of(expression, numbers) == expected
     with pytest.raises(SizeError, match="no arithmetic for 1/2"):
         size_of(sympy.sqrt(n), values)

@@ -39,7 +39,7 @@ def size_of(expression: Any, values: Values) -> int:
     if expression.is_Symbol and expression in values:
         size: int = as_size(values[expression])
         return size
-    numbers = {symbol: value for symbol in expression.free_symbols if type(value := values.get(symbol)) is int}
+    numbers = {symbol: n for symbol in expression.free_symbols if type(n := values.get(symbol)) is int}
     if len(numbers) == len(expression.free_symbols) and (known := expression.xreplace(numbers)).is_Integer:
         return int(known)
     parts: list[Any] = [size_of(part, values) for part in expression.args]
