@@ -261,6 +261,22 @@ def test_zip_extract(tmp_path: Path, compression: int) -> None:
         state.zip_extract(path)
 
 
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2,
+                                         zipfile.ZIP_LZMA])
+def test_a_damaged_archive_is_refused_by_its_name(tmp_path: Path, compression: int) -> None:
+    """Each decompressor has errors of its own."""
+    path, rng = tmp_path / "a.zip", np.random.default_rng(0)
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("\xfc", bytes(range(256)))
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ int(rng.integers(1, 256))]) + whole[at + 1:])
+        try:
+            state.zip_extract(path)
+        except ValueError as error:
+            assert str(error).startswith(f"{path} is not a zip archive")
+
+
 def test_tensor_io_reads_and_seeks() -> None:
     file = state.TensorIO(Tensor(np.arange(10, dtype=np.uint8)))
     assert file.read(3) == bytes([0, 1, 2]) and file.tell() == 3
@@ -357,7 +373,7 @@ def test_torch_load_refuses_everything_but_tensors(torch_save: Any, tmp_path: Pa
         state.torch_load(path)
     floats = FakeStorage("FloatStorage", "0", 4)
     for tensor, text in (
-        (FakeTensor(floats, 0, (5,), (1,)), "reaches item 4 of storage"),
+        (FakeTensor(floats, 0, (5,), (1,)), r"model\.pt: .* reaches item 4 of storage"),
         (FakeTensor(floats, 0, (2, 2), (3, 1)), "reaches item 4 of storage"),
         (FakeTensor(floats, -1, (1,), (1,)), "a storage, an offset"),
         (FakeTensor(floats, 0, (2,), (-1,)), "a storage, an offset"),

@@ -156,6 +156,18 @@ def test_a_chain_of_counters_is_cut_too() -> None:
     np.testing.assert_allclose(sines(x, 100).numpy(), expected, rtol=1e-5)
 
 
+def test_steps_of_a_stencil_from_constants_on_are_kernels_of_few() -> None:
+    """One kernel of all would compute the first step at 113 places for each item (26 s to compile)."""
+    heat, expected = Tensor.zeros(30, 30).contiguous(), np.zeros((30, 30), np.float32)
+    heat[0] = expected[0] = 1
+    for _ in range(8):
+        heat[1:-1, 1:-1] += (heat[:-2, 1:-1] + heat[2:, 1:-1] + heat[1:-1, :-2] - 3 * heat[1:-1, 1:-1]) / 4
+        near = expected[:-2, 1:-1] + expected[2:, 1:-1] + expected[1:-1, :-2]
+        expected[1:-1, 1:-1] += (near - 3 * expected[1:-1, 1:-1]) / 4
+    assert len(heat.schedule()) >= 4
+    np.testing.assert_allclose(heat.numpy(), expected, rtol=1e-5)
+
+
 def test_the_backward_pass_of_a_long_chain_is_kernels_of_bounded_size() -> None:
     x = Tensor([0.5, 0.3]).realize()
     found = sines(x, 500).sum().gradient(x)[0]

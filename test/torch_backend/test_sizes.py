@@ -240,6 +240,18 @@ def test_what_has_no_arithmetic_of_sizes_is_traced_for_each_and_a_warning_says_s
     assert traces() == 3  # once in vain; a batch is a Variable
 
 
+def test_the_smaller_of_two_sizes_is_traced_for_each() -> None:
+    def on_diagonals(x: Any) -> Any:
+        return x.diagonal(0, 1, 2) + torch.arange(torch.sym_min(x.shape[1], x.shape[2]))
+
+    run = torch.compile(on_diagonals, backend=backend, dynamic=True)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that each size is traced
+        for size in ((3, 5, 8), (3, 7, 6)):
+            x = torch.randn(size)
+            torch.testing.assert_close(run(x), on_diagonals(x))
+
+
 def test_more_traces_than_the_limit_are_left_to_pytorch() -> None:
     def windows(x: Any) -> Any:
         return x.as_strided((2, x.shape[0] - 1), (1, 1)).sum(0)  # a table of places for each size
@@ -287,5 +299,9 @@ def test_expressions_of_symbols_are_sizes() -> None:
     for expression, expected in ((n * m + 2, 17), (FloorDiv(n + 1, m), 2), (Mod(n, m), 2), (n ** 2, 25),
                                  (sympy.Integer(4), 4), (n - m, 2), (Max(n, 7), 7), (Min(n, 7), 5)):
         assert value_of(size_of(expression, values)) == expected
+    numbers: dict[Any, Any] = {n: 5, m: 3}
+    for expression, expected in ((Min(n, m), 3), (Max(n, m, 4), 5), (sympy.floor(n / 2), 2),
+                                 (sympy.sqrt(n + 4), 3)):
+        assert size_of(expression, numbers) == expected
     with pytest.raises(SizeError, match="no arithmetic for 1/2"):
         size_of(sympy.sqrt(n), values)

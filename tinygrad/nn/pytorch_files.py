@@ -74,7 +74,7 @@ def rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any)
     """A strided view of a storage, checked against its size."""
     if not isinstance(storage, PickledStorage) or not is_size(offset) or len(shape) != len(strides) \
             or not all(is_size(n) for n in (*shape, *strides)):
-        raise PyTorchFileError(f"a tensor is a storage, an offset, a shape and strides, "
+        raise ValueError(f"a tensor is a storage, an offset, a shape and strides, "
                                f"got {offset!r}, {shape!r}, {strides!r}")
     if storage.data is None:
         return None
@@ -82,7 +82,7 @@ def rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any)
     items = storage.data.view(f"u{width}")  # NumPy knows no strides of 8-bit floats
     last = offset + sum((n - 1) * s for n, s in zip(shape, strides))
     if 0 not in shape and last >= len(items):
-        raise PyTorchFileError(f"a tensor of shape {tuple(shape)} and strides {tuple(strides)} at {offset} "
+        raise ValueError(f"a tensor of shape {tuple(shape)} and strides {tuple(strides)} at {offset} "
                                f"reaches item {last} of storage {storage.name}, which has {len(items)}")
     if 0 in shape:
         return Tensor(np.empty(shape, kind), dtype=storage.dtype)
@@ -94,7 +94,7 @@ def rebuild_typed(storage: Any, offset: Any, shape: Any, strides: Any, requires_
                   kind: Any, *_: Any) -> Tensor | None:
     """A view of a storage of bytes as another type."""
     if not isinstance(storage, PickledStorage) or kind not in TYPES:
-        raise PyTorchFileError(f"a typed tensor is a storage of bytes and the name of a type, got {kind!r}")
+        raise ValueError(f"a typed tensor is a storage of bytes and the name of a type, got {kind!r}")
     return rebuild_tensor(dataclasses.replace(storage, dtype=TYPES[kind]), offset, shape, strides)
 
 
@@ -106,7 +106,7 @@ def first(data: Any, *_: Any) -> Any:
 def rebuild_subclass(function: Any, kind: Any, arguments: Any, *_: Any) -> Any:
     """A tensor with attributes, or a buffer: the tensor."""
     if not isinstance(function, Maker):
-        raise PyTorchFileError(f"a tensor of a class of its own is made by a function, got {function!r}")
+        raise ValueError(f"a tensor of a class of its own is made by a function, got {function!r}")
     return function(*arguments)
 
 
@@ -118,12 +118,12 @@ class NumberType:
 
     def __setstate__(self, facts: Any) -> None:
         if not isinstance(facts, tuple) or facts[1:2] not in (("<",), ("|",)):
-            raise PyTorchFileError(f"a NumPy number is little-endian and of a plain type, got {facts!r}")
+            raise ValueError(f"a NumPy number is little-endian and of a plain type, got {facts!r}")
 
 
 def number_type(name: Any, *_: Any) -> NumberType:
     if name not in NUMBERS:
-        raise PyTorchFileError(f"a NumPy number is of a type of {', '.join(NUMBERS)}, got {name!r}")
+        raise ValueError(f"a NumPy number is of a type of {', '.join(NUMBERS)}, got {name!r}")
     return NumberType(name)
 
 
@@ -131,7 +131,7 @@ def number(kind: Any, data: Any) -> np.generic:
     """A NumPy scalar from its bytes."""
     if not isinstance(kind, NumberType) or not isinstance(data, bytes) \
             or len(data) != np.dtype(kind.name).itemsize:
-        raise PyTorchFileError(f"a NumPy number is a type and its bytes, got {kind!r} and {data!r}")
+        raise ValueError(f"a NumPy number is a type and its bytes, got {kind!r} and {data!r}")
     found: np.generic = np.frombuffer(data, np.dtype(kind.name).newbyteorder("<"))[0]
     return found
 
@@ -139,14 +139,14 @@ def number(kind: Any, data: Any) -> np.generic:
 def dict_with_default(kind: Any = None, *_: Any) -> defaultdict[Any, Any]:
     """A dict that makes what is missing by a function that pickles may call."""
     if kind is not None and not isinstance(kind, Maker):
-        raise PyTorchFileError(f"a defaultdict makes its values by a function, got {kind!r}")
+        raise ValueError(f"a defaultdict makes its values by a function, got {kind!r}")
     return defaultdict(None if kind is None else kind.function)
 
 
 def encoded(text: Any, encoding: Any) -> bytes:
     """Bytes, as protocol 2 writes them."""
     if not isinstance(text, str) or encoding != "latin1":
-        raise PyTorchFileError(f"bytes are text in latin1, got {encoding!r}")
+        raise ValueError(f"bytes are text in latin1, got {encoding!r}")
     return text.encode("latin1")
 
 

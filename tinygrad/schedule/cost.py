@@ -27,6 +27,9 @@ most of their operations, which each of them counts."""
 LARGE_CONE = 64
 """Operations beyond which a value is always worth storing for a second use; and, each counted wherever it is
 used, beyond which it is taken for memory where closed forms are looked for."""
+REPEATED_OPERATIONS = 256
+"""Operations beyond which a smaller value is worth storing too, counted at each of its places in a kernel:
+steps of a stencil from constants on were a kernel of thousands (8 of them took 26 s to compile; cut, 0.5)."""
 LARGE_TREE = 1024
 """Operations of an index, counted so, beyond which no closed form is looked for."""
 MUCH = 1e12

@@ -30,6 +30,7 @@ looked up.
 """
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -43,6 +44,7 @@ from tinygrad.schedule.cost import (
     ACCESS_OPERATIONS,
     LARGE_CONE,
     MOST_OPERATIONS,
+    REPEATED_OPERATIONS,
     Work,
     better_stored,
     weight_of,
@@ -171,7 +173,7 @@ class Fusion:
             self.note(node, decision)
             return True
         work = self.work[node]
-        if work <= decision.least:
+        if work <= decision.least and work * most_places(uses) <= REPEATED_OPERATIONS:
             return False
         cost = better_stored(node, decision.evaluations, work, decision.kernels)
         self.note(node, cost)
@@ -253,6 +255,11 @@ def numbered(uses: UseSet) -> tuple[Use, ...]:
     """Uses without their kernels, which get numbers as they are met."""
     numbers: dict[Kernel, int] = {}
     return tuple([Use(numbers.setdefault(k, len(numbers)), k.group, access) for k, access in uses])
+
+
+def most_places(uses: UseSet) -> int:
+    """The items of a node that one kernel computes for one of its own, at most."""
+    return max(Counter(kernel for kernel, _ in uses).values())
 
 
 def _has_copy(kernels: Iterable[Kernel]) -> bool:

@@ -39,6 +39,9 @@ def size_of(expression: Any, values: Values) -> int:
     if expression.is_Symbol and expression in values:
         size: int = as_size(values[expression])
         return size
+    numbers = {symbol: n for symbol in expression.free_symbols if type(n := values.get(symbol)) is int}
+    if len(numbers) == len(expression.free_symbols) and (known := expression.xreplace(numbers)).is_Integer:
+        return int(known)
     parts: list[Any] = [size_of(part, values) for part in expression.args]
     found: Any = None
     if isinstance(expression, sympy.Add):
