@@ -17,7 +17,6 @@ from math import gcd
 from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.chooser import Chooser
-from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.matrix import (
     MatrixProduct,
     are_of_every_store,
@@ -185,7 +184,7 @@ class BlockTileChooser(Chooser):
         """The operand that changes with `side` in shared memory, in rows along what it is contiguous along.
         Rows are swizzled where lanes read one item each of several rows of k, `rows` below each other, or
         several items along k of `swizzled` rows of their own; 0: where they do not."""
-        operand = self.operand_along(side, k)
+        operand = self.operands_along((side, k))[0]
         widest = self.widest_access(source)
         along = next((r for r in (k, side) if is_contiguous([operand], r)), None)
         over = (k, side) if along is side else (side, k)
@@ -196,10 +195,6 @@ class BlockTileChooser(Chooser):
         elif rows and over[-1] is not k and over[-1].extent > 2 * widest:
             swizzle = (rows, 2 * widest)
         self.stage(operand, over, threads, width, *swizzle)
-
-    def operand_along(self, side: UOp, k: UOp) -> UOp:
-        """The operand that changes with both."""
-        return next(operand for operand in operands(self.nest) if {side, k} <= operand.ranges)
 
     def widest_access(self, source: DType) -> int:
         """Items that one access moves into shared memory at most."""
@@ -271,7 +266,7 @@ class BlockTileChooser(Chooser):
         for number, side in enumerate((m, n)):
             if unit.in_shared:  # in the rows that the unit reads there
                 over = (side, k) if unit.in_shared[number] else (k, side)
-                self.stage(self.operand_along(side, k), over, threads, unit.access_items, 1, 0,
+                self.stage(self.operands_along(over)[0], over, threads, unit.access_items, 1, 0,
                            unit.row_items)
             else:  # rows of k, that one lane reads below each other
                 self.share(unit.source, side, k, threads, unit.a.registers // 2 * steps)
