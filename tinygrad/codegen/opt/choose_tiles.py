@@ -29,6 +29,7 @@ from tinygrad.codegen.predicate import mask_of
 from tinygrad.codegen.ranges import is_plain, iterations
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family, Ops, RangeKind
+from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv, round_up
 from tinygrad.renderer.launch import ACCESS_BYTES
@@ -206,7 +207,7 @@ class BlockTileChooser(Chooser):
         """Tiles of the first unit that can do the contraction; of units that read shared memory themselves,
         if both operands can be copied there as they lie in memory, 16 bytes at a time. Where all tiles
         compute much in vain, the one that computes least."""
-        if in_shared and mask_of(contraction.reduce.src[0], Ops.ADD) is not None:
+        if in_shared and mask_of(contraction.reduce.src[0], Ops.ADD) is not TRUE:
             return False  # zeros would have to be written over what was copied
         product = self.product(contraction, in_shared)
         if product is None:

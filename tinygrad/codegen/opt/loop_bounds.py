@@ -169,8 +169,6 @@ def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
     if len(node.src) - len(closed) != 1:
         return None
     mask = mask_of(node.src[0], node.arg)
-    if mask is None:
-        return None
     outer = frozenset(r for r in node.ranges if r.kind not in _AT_ONCE)
     for loop in closed:
         if is_plain(loop):
