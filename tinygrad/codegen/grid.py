@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tinygrad.codegen.predicate import unless_always
 from tinygrad.codegen.ranges import ZERO, running_in
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
@@ -194,14 +193,14 @@ class Grid:
 
     # --- guards ---------------------------------------------------------------------------------------------
 
-    def mask(self, ranges: frozenset[UOp], kinds: Iterable[RangeKind] = BLOCK_KINDS) -> UOp | None:
-        """The condition under which a thread stores what changes with `ranges`; None where each does."""
+    def mask(self, ranges: frozenset[UOp], kinds: Iterable[RangeKind] = BLOCK_KINDS) -> UOp:
+        """The condition under which a thread stores what changes with `ranges`."""
         conditions = []
         for kind in kinds:
             own = frozenset(r for r in ranges if r.kind is kind)
             conditions += self.first_of_all(self.digits[kind], own, self.numbers[kind])
             conditions.append(self.inside.get(kind, TRUE))
-        return unless_always(all_of(conditions))
+        return all_of(conditions)
 
     def first_of_all(self, choices: tuple[Digits, ...], ranges: frozenset[UOp], number: UOp) -> list[UOp]:
         """What tells one thread from all others that have the same counters of `ranges`."""
@@ -215,11 +214,11 @@ class Grid:
                                             left % chosen.inner_size if chosen.slow else left)
         return conditions
 
-    def mask_of(self, node: UOp) -> UOp | None:
+    def mask_of(self, node: UOp) -> UOp:
         """The guard of a STORE, or of what fills a STAGE: shared memory is every block's own, scratch memory
         every thread's."""
         if node.op is Ops.STAGE and node.arg[1] is not Memory.SHARED:
-            return None
+            return TRUE
         kinds = (RangeKind.LOCAL,) if node.op is Ops.STAGE else tuple(BLOCK_KINDS)
         return self.mask(running_in(node), kinds)
 

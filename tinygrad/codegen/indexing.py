@@ -10,36 +10,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tinygrad.codegen.predicate import both, unless_always
 from tinygrad.codegen.ranges import ZERO as ZERO
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.symbolic import TRUE, conjuncts
+from tinygrad.graph.symbolic import TRUE, all_of, conjuncts
 from tinygrad.graph.uop import UOp
 from tinygrad.shape.shapetracker import ShapeTracker
 
 
 class Access(NamedTuple):
     """An access function: which item of a value is read, for every iteration of the loops in `index`, where
-    the predicate `valid` holds (None: always)."""
+    the predicate `valid` holds."""
 
     index: tuple[UOp, ...]  # type: ignore[assignment]  # hides tuple.index, which says nothing here
-    valid: UOp | None = None
+    valid: UOp = TRUE
 
     @property
     def ranges(self) -> frozenset[UOp]:
         """The loops that it changes with."""
-        found = frozenset[UOp]().union(*(i.ranges for i in self.index))
-        return found if self.valid is None else found | self.valid.ranges
+        return self.valid.ranges.union(*(i.ranges for i in self.index))
 
-    def through(self, tracker: ShapeTracker, shape: tuple[int, ...]) -> tuple[Access, UOp | None]:
+    def through(self, tracker: ShapeTracker, shape: tuple[int, ...]) -> tuple[Access, UOp]:
         """The item that a view of something of `shape` shows here, and the condition outside which zero shows
         instead."""
-        index, whole_mask = tracker.indices(self.index, shape, TRUE if self.valid is None else self.valid)
-        mask = unless_always(whole_mask)
-        return Access(index, bounds_mask(both(self.valid, mask), index, shape)), mask
+        index, mask = tracker.indices(self.index, shape, self.valid)
+        return Access(index, bounds_mask(self.valid & mask, index, shape)), mask
 
-    def of_base(self, node: UOp) -> tuple[Access, UOp | None]:
+    def of_base(self, node: UOp) -> tuple[Access, UOp]:
         """The same of what `node` is movement of."""
         return self.through(node.st, node.base.shape)
 
@@ -61,19 +58,13 @@ def shared_loops(depth: int, extents: tuple[int, ...], access: Access) -> tuple[
     return depth, extents, tuple(i for i in access.index if i.op is not Ops.CONST), access.valid
 
 
-def bounds_mask(valid: UOp | None, index: tuple[UOp, ...], shape: tuple[int, ...]) -> UOp | None:
+def bounds_mask(valid: UOp, index: tuple[UOp, ...], shape: tuple[int, ...]) -> UOp:
     """The part of `valid` without which `index` could leave `shape`: all that loads must respect."""
-    if valid is None:
-        return None
     loose = [i.ranges for i, n in zip(index, shape, strict=True) if i.bounds[0] < 0 or i.bounds[1] >= n]
     if not loose:
-        return None
+        return TRUE
     suspects = frozenset[UOp]().union(*loose)
-    result: UOp | None = None
-    for condition in conjuncts(valid):
-        if condition.ranges & suspects or not condition.ranges:
-            result = both(result, condition)
-    return result
+    return all_of(c for c in conjuncts(valid) if c.ranges & suspects or not c.ranges)
 
 
 def range_extents(node: UOp) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, row_major, sep
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.passes import graph_pass
-from tinygrad.graph.symbolic import UNKNOWN, constant
+from tinygrad.graph.symbolic import TRUE, UNKNOWN, constant
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod, round_up
 
@@ -226,14 +226,14 @@ class _Linearizer:
 
     def place_in_grid(self) -> None:
         """Write down where this thread is, and what it may store."""
-        self.masks: dict[UOp, UOp | None] = {}
+        self.masks: dict[UOp, UOp] = {}
         self.own_parts: dict[UOp, tuple[UOp, int]] = {}
         for r, counter in self.grid.counters.items():
             self.done[r] = self.add_tree(counter)
         for node in self.order:
             if node.op in (Ops.STORE, Ops.STAGE):
                 mask = self.masks[node] = self.grid.mask_of(node)
-                if mask is not None:
+                if mask is not TRUE:
                     self.add_tree(mask)
             if node.op is Ops.STAGE:
                 number, count = self.own_parts[node] = self.grid.own_part(node)
@@ -243,7 +243,7 @@ class _Linearizer:
     def masked(self, node: UOp, address: UOp) -> UOp:
         """`address`, where the STORE or STAGE `node` stores, for those threads only that may."""
         mask = self.masks[node]
-        if mask is None:
+        if mask is TRUE:
             return address
         for valid in address.src[2:]:
             mask = self.in_every_lane(mask, valid.dtype.count)

@@ -21,10 +21,11 @@ from tinygrad.codegen.indexing import (
     shared_loops,
     splat_value,
 )
-from tinygrad.codegen.predicate import both, is_loaded_under
+from tinygrad.codegen.predicate import is_loaded_under
 from tinygrad.codegen.ranges import output_ranges, separate_loops
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.passes import graph_pass
+from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
 
 MOST_ORDERED = 4
@@ -73,15 +74,15 @@ class _Lowering:
     def store(self, target: UOp, value: UOp) -> UOp:
         value, condition = value.src if value.op is Ops.LIVE_OUT else (value, None)
         index = self.output_index(value)
-        live_out = None if condition is None else self.value(condition, Access(index))
+        live_out = TRUE if condition is None else self.value(condition, Access(index))
         stored = self.value(value, Access(index))
         place, mask = Access(index).of_base(target)
-        if mask is not None and live_out is None:
+        if mask is not TRUE and condition is None:
             raise RuntimeError(f"the target of an ASSIGN is padded: {target}")
         ranges = [r for r in index if r.op is Ops.RANGE]
         self.stored_over.update(ranges)
         self.loops_of_stores.append(frozenset(ranges))
-        return target.base.index(place.index[0], both(live_out, mask)).store(stored, *ranges)
+        return target.base.index(place.index[0], live_out & mask).store(stored, *ranges)
 
     def output_index(self, value: UOp) -> tuple[UOp, ...]:
         """The loops over an output: those in which its value is already computed, or new ones. A row that
@@ -151,7 +152,7 @@ class _Lowering:
             return node.replace(src=())
         if node.op in Family.MOVEMENT:
             mask = access.of_base(node)[1]
-            if mask is None or is_loaded_under(sources[0], mask):
+            if mask is TRUE or is_loaded_under(sources[0], mask):
                 return sources[0]
             return simplified(Ops.WHERE, node.dtype, mask, sources[0], UOp.const(0, node.dtype))
         if node.op is Ops.LIVE_OUT:
@@ -175,7 +176,7 @@ def _index_of_view(value: UOp, node: UOp, access: Access) -> tuple[UOp, ...] | N
             left = iter(order)
             index = tuple(ZERO if n == 1 else next(left) for n in value.shape)
             shown, mask = Access(index).of_base(value)
-            if mask is None and shown.index == access.index:
+            if mask is TRUE and shown.index == access.index:
                 return index
     return None
 

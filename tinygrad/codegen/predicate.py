@@ -1,9 +1,9 @@
 """Predicates: masks under which a piece of a nest reads memory, writes it, or counts.
 
 A mask is a node of bools over the loops around. An address has one of its own (INDEX with three sources):
-where it does not hold nothing is read, and the value is zero, or nothing is written. `None` in the place of a
-mask is the one that always holds. What a tile that reaches beyond the end of a loop reads, a view shows
-outside of its memory, or a closed form picks, is said with these, and with nothing else.
+where it does not hold nothing is read, and the value is zero, or nothing is written. The mask that always
+holds is the constant `TRUE`, and an address has none then. What a tile that reaches beyond the end of a loop
+reads, a view shows outside of its memory, or a closed form picks, is said with these, and with nothing else.
 """
 from __future__ import annotations
 
@@ -22,22 +22,10 @@ def reduce_identity(op: Ops, dtype: DType) -> UOp:
     return UOp.const(dtype.scalar.min if op is Ops.MAX else int(op is Ops.MUL), dtype)
 
 
-def mask_of(value: UOp, op: Ops) -> UOp | None:
+def mask_of(value: UOp, op: Ops) -> UOp:
     """The condition of a value outside of which it changes nothing under `op`."""
     is_masked = value.op is Ops.WHERE and value.src[2] is reduce_identity(op, value.dtype)
-    return value.src[0] if is_masked else None
-
-
-def both(a: UOp | None, b: UOp | None) -> UOp | None:
-    """The mask that holds where `a` and `b` do."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a & b
-
-
-def unless_always(mask: UOp) -> UOp | None:
-    """`mask`, or None if it is the constant true."""
-    return None if mask is TRUE else mask
+    return value.src[0] if is_masked else TRUE
 
 
 def accumulated(value: UOp) -> UOp:
@@ -115,13 +103,15 @@ def zero_unless(mask: UOp, value: UOp) -> UOp:
 
 def identity_unless(mask: UOp, value: UOp, op: Ops) -> UOp:
     """`value` where `mask` holds, else what changes nothing under `op`."""
+    if mask is TRUE:
+        return value
     return mask.where(mask_loads_along(value, mask), reduce_identity(op, value.dtype))
 
 
 def masked_term(mask: UOp, value: UOp, op: Ops) -> UOp:
     """`value` where `mask` holds, else what changes nothing under `op`; of a product that is added up both
     factors are zero, so that it stays a product."""
-    if op is Ops.ADD and value.op is Ops.MUL:
+    if op is Ops.ADD and value.op is Ops.MUL and mask is not TRUE:
         return value.replace(src=tuple(zero_unless(mask, s) for s in value.src))
     if op is Ops.ADD and value.op is Ops.WHERE and product_in(value) is not None:
         condition = mask_loads_along(value.src[0], mask)

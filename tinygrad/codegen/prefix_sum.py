@@ -55,7 +55,7 @@ def _item_added(reduce: UOp, loop: UOp, fresh: int) -> UOp | None:
     """The item that an iteration of `loop` adds to those of the iteration before; None where that is not all
     that the REDUCE is of."""
     mask = _mask(reduce.src[0], reduce)
-    if mask is None or not mask.ranges >= {loop, reduce.src[1]}:
+    if not mask.ranges >= {loop, reduce.src[1]}:
         return None
     item = _last_of_window(reduce, loop, fresh)
     return _on_diagonal(reduce, loop) if item is None else item
@@ -69,11 +69,8 @@ def _last_of_window(reduce: UOp, loop: UOp, fresh: int) -> UOp | None:
     by_place = value.substitute({k: place - loop})
     if loop in by_place.ranges:
         return None
-    mask = _mask(by_place, reduce)
-    if mask is None:
-        return None
     before = UOp.range(k.extent - 1, fresh + 1) if k.extent > 2 else ZERO
-    holds = mask.substitute({place: before})
+    holds = _mask(by_place, reduce).substitute({place: before})
     if holds.op is not Ops.CONST or holds.arg:
         return None
     return by_place.substitute({place: loop + (k.extent - 1)})
@@ -84,7 +81,7 @@ def _on_diagonal(reduce: UOp, loop: UOp) -> UOp | None:
     is the same in each; None where the REDUCE is of no such triangle."""
     value, k = reduce.src
     mask = mask_of(value, reduce.arg)
-    if mask is None or loop in value.src[1].ranges:
+    if mask is TRUE or loop in value.src[1].ranges:
         return None
     below = [c for c in conjuncts(mask) if loop in c.ranges]
     if len(below) != 1 or not is_index_less(below[0]):
@@ -97,10 +94,10 @@ def _on_diagonal(reduce: UOp, loop: UOp) -> UOp | None:
     return item.substitute({k: loop})
 
 
-def _mask(value: UOp, reduce: UOp) -> UOp | None:
+def _mask(value: UOp, reduce: UOp) -> UOp:
     """A condition outside which `value` changes nothing in the REDUCE."""
     if value.op is Ops.CAST and reduce.arg is Ops.ADD:
         value = value.src[0]
     if value.op is Ops.LOAD and reduce_identity(reduce.arg, value.dtype).is_zero:
-        return value.mask
+        return TRUE if value.mask is None else value.mask
     return mask_of(value, reduce.arg)

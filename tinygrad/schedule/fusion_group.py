@@ -18,7 +18,7 @@ from tinygrad.codegen.lower import runs_over
 from tinygrad.codegen.opt.lanes import MOST_VECTORS
 from tinygrad.codegen.ranges import iterations
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.symbolic import linear_terms
+from tinygrad.graph.symbolic import TRUE, linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.cost import LARGE_CONE, STORE_COST
@@ -120,7 +120,7 @@ class FusionGroup:
         length over the same items have equal rows.
         """
         inner = access.ranges - self.root_ranges
-        if len(inner) != 1 or access.valid is not None or any(i.op not in _PLAIN for i in access.index):
+        if len(inner) != 1 or access.valid is not TRUE or any(i.op not in _PLAIN for i in access.index):
             return None
         (loop,) = inner
         if loop.extent > CACHED_ROW or access.index.count(loop) != 1:
@@ -193,7 +193,7 @@ class FusionGroup:
 
     def may_add_output(self, summary: NodeSummary, at: list[Access]) -> bool:
         """True for a kernel that may store a node which it reads `at` these items."""
-        if at[0].valid is not None or not runs_over(at[0].index, summary.shape):
+        if at[0].valid is not TRUE or not runs_over(at[0].index, summary.shape):
             return False
         value = summary.stored_value
         if len(at) > 1 and (summary.is_compared or value.is_compared or not self.is_one_row(at)):

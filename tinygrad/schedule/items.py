@@ -15,6 +15,7 @@ from tinygrad.device import Device
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import AxisOrder, Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
+from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import computing_device, contiguous_part, is_computed, transfer
 from tinygrad.schedule.cost import BOUNDARIES
@@ -268,7 +269,7 @@ class _ScheduleWriter:
         item beside that: it is best in the order of that memory (parts of a weight's gradient, by its
         update)."""
         return any(user is not kernel and any(n.op is Ops.ASSIGN for n in user.outputs)
-                   and access.valid is None
+                   and access.valid is TRUE
                    and _loops(access.index) in map(_loops, user.output_loops.values())
                    for user, access in self.fusion.uses.get(node, ()))
 

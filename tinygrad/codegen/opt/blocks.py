@@ -35,8 +35,8 @@ class SharedLoop:
     """all threads, where lanes exchange nothing"""
     lanes: UOp
     vector: UOp
-    mask: UOp | None
-    """where an iteration exists; None where each does"""
+    mask: UOp
+    """where an iteration exists"""
 
     @property
     def ranges(self) -> list[UOp]:
@@ -45,8 +45,7 @@ class SharedLoop:
     def reduced(self, node: UOp, value: UOp, others: Sequence[UOp], new: NewRanges) -> UOp:
         """`value` reduced as a REDUCE `node` does along the loop and others: what all threads know then."""
         op = node.arg
-        if self.mask is not None:
-            value = identity_unless(self.mask, value, op)
+        value = identity_unless(self.mask, value, op)
         for loops in ((*others, self.rounds), (self.vector,), (self.lanes,)):
             value = value.reduce_ranges(op, *loops)
         return value if self.warps is ZERO else _through_memory(value, op, self.warps, new)
@@ -71,8 +70,7 @@ def shared_loop(extent: int, threads: int, lanes: int, new: NewRanges, width: in
     lane, warp = made(lanes, RangeKind.LOCAL), made(threads // lanes, RangeKind.LOCAL)
     vector = made(width, RangeKind.VECTOR)
     number = rounds * threads + (warp * lanes + lane)
-    mask = number < accesses if accesses % threads else None
-    return SharedLoop(number * width + vector, rounds, warp, lane, vector, mask)
+    return SharedLoop(number * width + vector, rounds, warp, lane, vector, number < accesses)
 
 
 def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
@@ -108,8 +106,7 @@ def row_in_registers(nest: UOp, loops: Sequence[UOp], threads: int, width: int, 
         if node.op is Ops.REDUCE and len(node.src) == 2:
             return row.reduced(node, src[0], (), new)
         if node.op is Ops.STORE and not any(r in loops for r in closed[:-1]):
-            store = node.replace(src=(*src[:-1], *row.ranges))
-            return store if row.mask is None else mask_store(store, row.mask)
+            return mask_store(node.replace(src=(*src[:-1], *row.ranges)), row.mask)
         raise ValueError(f"{node.op.name} closes other loops inside that along the row")
 
     return nest.rebuild(held, done=dict.fromkeys(loops, row.counter))

@@ -5,7 +5,7 @@ In: a loop nest and the device's numbers (`Machine`). Out: a Plan. Cores and blo
 1. `arrange_loops`: loops are cut where masks change (`loop_partition.py`), ranges that are contiguous in
    every access become one (a 4-d elementwise kernel is one loop), and running sums recurrences (`scan.py`);
 2. `sum_in_memory`: segment sums become one-pass scatter-adds (`scatter_add.py`), sums across rows of memory
-   sums of rows (`interchange.py`), and nothing else changes but 5;
+   sums of rows (the same module), and nothing else changes but 5;
 3. `choose_inside`: rows that several loops read are cached (`cached_rows.py`); a contraction gets a tile of
    accumulators (`tiles.py`), its operands panels (`panels.py`), or a matrix unit (`core_units.py`);
    everything else gets lanes where accesses lie side by side (`lanes.py`);

@@ -12,7 +12,6 @@ from math import gcd
 from tinygrad.codegen.contraction import contraction_of, product_in
 from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE, BlockTileChooser
 from tinygrad.codegen.opt.fused_attention import LayoutConversion, attention_loops, layout_conversion
-from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.online_softmax import SoftmaxSums, WeightedSum, online_softmax_of
 from tinygrad.codegen.opt.opts import Attention, OnlineSoftmax
 from tinygrad.codegen.ranges import iterations
@@ -108,8 +107,7 @@ class AttentionChooser(BlockTileChooser):
     def share_keys(self, unit: MatrixUnit, key: UOp, other: UOp, threads: int) -> None:
         """Keys or values of a tile in shared memory, in rows as they are in memory, swizzled:
         what lanes read at once lies in different banks."""
-        operand = next((s for s in operands(self.nest) if {key, other} <= s.ranges
-                        and not s.nodes_of(Ops.REDUCE)), None)
+        operand = next((s for s in self.operands_along((key, other)) if not s.nodes_of(Ops.REDUCE)), None)
         if operand is not None:
             width, itemsize = gcd(other.extent, self.widest_access(unit.source)), unit.source.itemsize
             is_whole = other.extent * itemsize % SWIZZLED_ROW == 0

@@ -1,8 +1,7 @@
 """Sums whose items lie in memory: two steps of the cost model.
 
-Whether the loop that is summed over stands outside (`interchange.py`) is a question of how memory is read;
-whether a segment sum is a dense masked reduction or a one-pass scatter-add (`scatter_add.py`), of how much is
-computed.
+Whether the loop that is summed over stands outside is a question of how memory is read; whether a segment sum
+is a dense masked reduction or a one-pass scatter-add, of how much is computed. `scatter_add.py` does both.
 
 The dense reduction costs outputs times everything, in lanes: 1000 segments of 4096 items in 16 lanes are
 256,000 vectors, the unit of cost here. A pass costs everything, once for each tile of outputs that fits the

@@ -17,7 +17,6 @@ from math import gcd
 from tinygrad.codegen.contraction import Contraction
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.chooser import Chooser
-from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.opt.matrix import (
     MatrixProduct,
     are_of_every_store,
@@ -30,6 +29,7 @@ from tinygrad.codegen.predicate import mask_of
 from tinygrad.codegen.ranges import is_plain, iterations
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family, Ops, RangeKind
+from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, ceildiv, round_up
 from tinygrad.renderer.launch import ACCESS_BYTES
@@ -185,7 +185,7 @@ class BlockTileChooser(Chooser):
         """The operand that changes with `side` in shared memory, in rows along what it is contiguous along.
         Rows are swizzled where lanes read one item each of several rows of k, `rows` below each other, or
         several items along k of `swizzled` rows of their own; 0: where they do not."""
-        operand = self.operand_along(side, k)
+        operand = self.operands_along((side, k))[0]
         widest = self.widest_access(source)
         along = next((r for r in (k, side) if is_contiguous([operand], r)), None)
         over = (k, side) if along is side else (side, k)
@@ -197,10 +197,6 @@ class BlockTileChooser(Chooser):
             swizzle = (rows, 2 * widest)
         self.stage(operand, over, threads, width, *swizzle)
 
-    def operand_along(self, side: UOp, k: UOp) -> UOp:
-        """The operand that changes with both."""
-        return next(operand for operand in operands(self.nest) if {side, k} <= operand.ranges)
-
     def widest_access(self, source: DType) -> int:
         """Items that one access moves into shared memory at most."""
         return min(ACCESS_BYTES // source.itemsize, self.machine.access_lanes(source))
@@ -211,7 +207,7 @@ class BlockTileChooser(Chooser):
         """Tiles of the first unit that can do the contraction; of units that read shared memory themselves,
         if both operands can be copied there as they lie in memory, 16 bytes at a time. Where all tiles
         compute much in vain, the one that computes least."""
-        if in_shared and mask_of(contraction.reduce.src[0], Ops.ADD) is not None:
+        if in_shared and mask_of(contraction.reduce.src[0], Ops.ADD) is not TRUE:
             return False  # zeros would have to be written over what was copied
         product = self.product(contraction, in_shared)
         if product is None:
@@ -271,7 +267,7 @@ class BlockTileChooser(Chooser):
         for number, side in enumerate((m, n)):
             if unit.in_shared:  # in the rows that the unit reads there
                 over = (side, k) if unit.in_shared[number] else (k, side)
-                self.stage(self.operand_along(side, k), over, threads, unit.access_items, 1, 0,
+                self.stage(self.operands_along(over)[0], over, threads, unit.access_items, 1, 0,
                            unit.row_items)
             else:  # rows of k, that one lane reads below each other
                 self.share(unit.source, side, k, threads, unit.a.registers // 2 * steps)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tinygrad.codegen.contraction import Contraction, contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.loops import mergeable_pair
+from tinygrad.codegen.opt.loops import mergeable_pair, operands
 from tinygrad.codegen.opt.opts import (
     Merge,
     Named,
@@ -164,6 +164,12 @@ class Chooser:
         """All other loops of the first output around this one."""
         for r in reversed([r for r in self.store.closed_ranges if r is not loop]):
             self.take(Swap, r)
+
+    def operands_along(self, ranges: Iterable[UOp]) -> list[UOp]:
+        """The operands of the contractions that change with all of these, as the Opts so far have made
+        them."""
+        wanted = frozenset(ranges)
+        return [operand for operand in operands(self.nest) if wanted <= operand.ranges]
 
     def stage(self, operand: UOp, over: Iterable[UOp], *tile: int) -> None:
         """Stage an operand of the contractions over these ranges, in shared memory for a `tile` of threads

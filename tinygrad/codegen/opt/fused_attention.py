@@ -29,9 +29,10 @@ from tinygrad.codegen.opt.matrix import (
     number_of,
     operand,
 )
-from tinygrad.codegen.predicate import both, mask_loads_along
+from tinygrad.codegen.predicate import mask_loads_along, masked_address
 from tinygrad.codegen.ranges import ZERO, NewRanges, row_major
 from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.graph.symbolic import all_of
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer.matrix_units import Bit, MatrixUnit
@@ -183,18 +184,13 @@ class _OnUnit:
         loops = {attention.query: [*self.queries.loops, self.lane, self.element],
                  attention.column: self.columns.loops}
         ends = [(self.at_query, self.queries), (self.done[attention.column], self.columns)]
-        mask = None
-        for at, axis in ends:
-            if not axis.is_whole():
-                mask = both(mask, at < axis.extent)
+        mask = all_of(at < axis.extent for at, axis in ends if not axis.is_whole())
         # Nothing but the address and what follows the sums has a condition: all lanes make the sums together.
         sums = [n for n in store.src[1].toposort() if n.op is Ops.REDUCE
                 and attention.tiles in n.closed_ranges]
         stand_ins = {n: UOp.new(Ops.REGISTER, n.dtype, (), i) for i, n in enumerate(sums)}
         address, value = (self.value(s.substitute(stand_ins)) for s in store.src[:2])
-        if mask is not None:
-            address = address.memory.index(address.offset, both(mask, address.mask))
-            value = mask_loads_along(value, mask)
+        address, value = masked_address(address, mask), mask_loads_along(value, mask)
         value = value.substitute({stand_in: self.value(n) for n, stand_in in stand_ins.items()})
         closed = [new for r in store.closed_ranges for new in loops.get(r, [r])]
         return store.replace(src=(address, value, *closed))

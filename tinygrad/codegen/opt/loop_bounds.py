@@ -79,30 +79,23 @@ def _ends_of_storing(nest: UOp) -> Iterator[LoopBounds]:
     writes further."""
     masked = (store for store in nest.src if store.mask is not None)
     for loop in dict.fromkeys(r for store in masked for r in store.closed_ranges):
-        if not is_plain(loop):
-            continue
-        ends = [_end_of_store(store, loop) for store in nest.src if loop in store.closed_ranges]
-        if len(known := _known(ends)) == len(ends):
-            end = reduce(UOp.maximum, known)
+        if is_plain(loop):
+            end = reduce(UOp.maximum, (_end_of_store(s, loop) for s in nest.src if loop in s.closed_ranges))
             if end.bounds[0] < loop.extent:
                 yield loop, (end,)
 
 
-def _known(ends: list[UOp | None]) -> list[UOp]:
-    return [end for end in ends if end is not None]
-
-
-def _end_of_store(store: UOp, loop: UOp) -> UOp | None:
+def _end_of_store(store: UOp, loop: UOp) -> UOp:
     """Where one STORE writes no further, by those conditions of it that end `loop`."""
     around = store.closed_ranges[:store.closed_ranges.index(loop)]
     outer = frozenset(r for r in around if r.kind not in _AT_ONCE)
     conditions = [] if store.mask is None else map(below_zero, conjuncts(store.mask))
-    ends = [_end_of_holding(d, loop, outer) for d in conditions if d is not None and loop in d.ranges]
-    return reduce(UOp.minimum, known) if (known := _known(ends)) else None
+    ends = (_end_of_holding(d, loop, outer) for d in conditions if d is not None and loop in d.ranges)
+    return reduce(UOp.minimum, ends, loop.src[0])
 
 
-def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | None:
-    """The iteration of `loop` from which on `difference` cannot be negative; None where that is not known.
+def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp:
+    """The iteration of `loop` from which on `difference` cannot be negative: its end where that is not known.
 
     A tile that overlaps the one before begins at the smaller of two places: either may be it.
     """
@@ -110,13 +103,12 @@ def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp | 
     for atom, factor in terms.items():
         if atom.op is Ops.WHERE and factor == 1 and loop in atom.ranges:
             rest = difference - atom
-            ends = [_end_of_holding(rest + place, loop, outer) for place in atom.src[1:]]
-            return None if ends[0] is None or ends[1] is None else ends[0].maximum(ends[1])
+            return reduce(UOp.maximum, (_end_of_holding(rest + at, loop, outer) for at in atom.src[1:]))
     if loop not in difference.ranges:
         lowest, _ = _extremes(difference, outer)
-        return (lowest < 0).where(UOp.const(loop.extent, dtypes.index), 0)
+        return (lowest < 0).where(loop.src[0], 0)
     span = span_of(difference, loop, outer)
-    return None if span is None or not span.begin.is_zero else span.end
+    return span.end if span is not None and span.begin.is_zero else loop.src[0]
 
 
 # --- the largest item and sums weighted by it ---------------------------------------------------------------
@@ -177,8 +169,6 @@ def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
     if len(node.src) - len(closed) != 1:
         return None
     mask = mask_of(node.src[0], node.arg)
-    if mask is None:
-        return None
     outer = frozenset(r for r in node.ranges if r.kind not in _AT_ONCE)
     for loop in closed:
         if is_plain(loop):
@@ -245,7 +235,7 @@ def span_of(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> LoopSpan | Non
     if step == 0 or loop in rest.ranges:
         return None
     lowest, highest = _extremes(rest, outer)
-    extent = UOp.const(loop.extent, dtypes.index)
+    extent = loop.src[0]
 
     def clamped(position: UOp) -> UOp:
         return position.maximum(ZERO).minimum(extent)
@@ -341,7 +331,7 @@ def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
             return None
         begins.append(found[0] // item_steps)
         ends.append((found[1] + (item_steps - 1)) // item_steps)
-    extent = UOp.const(loop.extent, dtypes.index)
+    extent = loop.src[0]
     return reduce(UOp.minimum, begins, extent), reduce(UOp.maximum, ends).minimum(extent)
 
 

@@ -20,7 +20,7 @@ from tinygrad.codegen.predicate import mask_loads_along, mask_of, mask_store, ze
 from tinygrad.codegen.ranges import ZERO, NewRanges, closers
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
-from tinygrad.graph.symbolic import linear_terms
+from tinygrad.graph.symbolic import TRUE, linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 from tinygrad.renderer.matrix_units import Bit, MatrixUnit
@@ -55,7 +55,7 @@ def matrix_product(reduce: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Mat
     elif m not in contraction.left or n not in contraction.right:
         return None
     mask = mask_of(reduce.src[0], Ops.ADD)
-    if mask is not None:
+    if mask is not TRUE:
         # A mask on one factor leaves zero times the other, which is no zero where that is not finite. A core
         # skips what a mask hides instead: that is worth more there than its unit.
         covers = [mask.ranges <= s.ranges for s in (a, b)]
@@ -67,13 +67,13 @@ def matrix_product(reduce: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> Mat
     return MatrixProduct(unit, reduce, found[0], found[1], m, n, k)
 
 
-def _as_source(factor: UOp, unit: MatrixUnit, mask: UOp | None) -> UOp | None:
+def _as_source(factor: UOp, unit: MatrixUnit, mask: UOp) -> UOp | None:
     """A factor of the product as the unit takes it, zero where the `mask` of the product does not hold, if
     that changes with nothing that the factor does not; None where the unit takes no such value."""
     value = factor if factor.dtype is unit.source else narrower(factor)
     if value is None or value.dtype is not unit.source:
         return None
-    if mask is not None and mask.ranges <= value.ranges:
+    if mask is not TRUE and mask.ranges <= value.ranges:
         value = mask.where(value, value._operand(unit.source.as_const(0)))
     return value
 

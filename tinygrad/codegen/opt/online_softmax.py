@@ -168,10 +168,8 @@ def online_softmax(nest: UOp, loop: UOp, tile: int) -> UOp:
     new = NewRanges(nest)
     tiles, item = new.range(ceildiv(loop.extent, tile)), new.range(tile, RangeKind.UNROLL)
     place = tiles * tile + item
-    mask = place < loop.extent if loop.extent % tile else None
-    x = found.largest.src[0].substitute({loop: place})
-    if mask is not None:
-        x = identity_unless(mask, x, Ops.MAX)
+    mask = place < loop.extent
+    x = identity_unless(mask, found.largest.src[0].substitute({loop: place}), Ops.MAX)
     largest_of_tile = x.reduce_ranges(Ops.MAX, item)
     before = UOp.new(Ops.RUNNING, x.dtype, (largest_of_tile, tiles), Ops.MAX)
     after = before.maximum(largest_of_tile)
@@ -185,9 +183,7 @@ def online_softmax(nest: UOp, loop: UOp, tile: int) -> UOp:
             shift, shift_before = _finite_above(after, shift), _finite_above(before)
         factor = part.weight.substitute({difference: shift_before - shift})
         weight = part.weight.substitute({difference: x - shift})
-        value = part.value.substitute({part.weight: weight, part.loop: place})
-        if mask is not None:
-            value = masked_term(mask, value, Ops.ADD)
+        value = masked_term(mask, part.value.substitute({part.weight: weight, part.loop: place}), Ops.ADD)
         total = value.reduce_ranges(Ops.ADD, item)
         whole = UOp.new(Ops.REDUCE, total.dtype, (factor.cast(total.dtype), total, tiles), Ops.MULACC)
         if not part.is_masked:  # NaN, where x - m would have been

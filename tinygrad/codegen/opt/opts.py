@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Self, TypeAlias, dataclass_transform
 
 from tinygrad.codegen.opt.blocks import row_in_registers
 from tinygrad.codegen.opt.fused_attention import attention_on_unit
-from tinygrad.codegen.opt.interchange import interchange
 from tinygrad.codegen.opt.loop_bounds import tighten_loop_bounds
 from tinygrad.codegen.opt.loop_partition import partition
 from tinygrad.codegen.opt.loops import (
@@ -32,7 +31,7 @@ from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.online_softmax import online_softmax
 from tinygrad.codegen.opt.prefetch import prefetch
 from tinygrad.codegen.opt.scan import scan
-from tinygrad.codegen.opt.scatter_add import scatter_add
+from tinygrad.codegen.opt.scatter_add import interchange, scatter_add
 from tinygrad.codegen.opt.staging import staged
 from tinygrad.codegen.opt.word_bytes import dot_bytes
 from tinygrad.codegen.ranges import range_named, ranges_named

@@ -1,9 +1,9 @@
-"""Scatter-add: segment sums in one pass over everything, the transpose of a gather.
+"""Sums whose items lie in memory: scatter-adds, and sums with the loop that is summed over outside.
 
     for v: out[v] = sum over t of where(segment[t] == v, x[t], 0)
 
 is a dense masked reduction: for each v it compares all t. Here memory has an item for each v; one loop over t
-adds x[t] at segment[t]:
+adds x[t] at segment[t], the transpose of a gather:
 
     s = 0; for t: s[segment[t]] += x[t], where 0 <= segment[t] < number of v
     for v: out[v] = s[v]
@@ -14,6 +14,19 @@ and a loop v over outputs, short enough for memory near the processor: a SPLIT m
 from the beginning of its tile then, most of them outside (threads have tiles of their own). Out: the nest
 with SCATTERs in place of such sums, which add in the same order. Outputs' loops inside v run inside t too;
 they run only where t has something for v, and the last one in lanes.
+
+    for j: out[j] = sum over k of f(k, j)
+
+is such a sum too, where each k belongs to all j. Where the items of j lie side by side and those of k a page
+or more apart, it walks down a few columns at a time: a piece of each row, too short for the processor to load
+ahead. Scalar expansion and loop interchange (Allen and Kennedy, Optimizing Compilers for Modern
+Architectures, 2001, chapter 5) turn it around: the sums of a tile of j lie in memory that the first cache
+holds, and the walk over k adds whole rows of the tile,
+
+    s = 0; for k: for j: s[j] += f(k, j) + f(k + 1, j) + ...
+    for j: out[j] = s[j]
+
+so that memory is read in long runs, one for each iteration of k that is written out (UNROLL).
 """
 from __future__ import annotations
 
@@ -23,7 +36,7 @@ from functools import reduce
 from tinygrad.codegen.collapse import item_at, solved_for
 from tinygrad.codegen.predicate import accumulated, mask_loads
 from tinygrad.codegen.ranges import ZERO, NewRanges, iterations, row_major, separate_loops
-from tinygrad.codegen.segment_sum import Addend, SegmentSum, segment_sums
+from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, conjuncts
 from tinygrad.graph.uop import UOp
@@ -40,30 +53,49 @@ def scatter_add(nest: UOp, loop: UOp, lanes: int, dump_slots: int = 0) -> UOp:
     new = NewRanges(nest)
     changes: dict[UOp, UOp] = {}
     for b in found:
-        parts = [_scattered(b, a, b.inner(nest), lanes, dump_slots, new) for a in b.addends]
-        changes[b.reduce] = reduce(operator.add, parts).cast(b.reduce.dtype)
+        inner = b.inner(nest)
+        parts = [_scattered(b.reduce, a.value, a.condition, (loop,), inner, lanes, dump_slots, new)
+                 for a in b.addends]
+        changes[b.reduce] = reduce(operator.add, parts)
+    return _in_memory(nest, changes)
+
+
+def interchange(nest: UOp, loop: UOp, lanes: int) -> UOp:
+    """The nest with the sums that change with `loop` in memory that has an item for each of its iterations,
+    added up `lanes` items at once. Raises ValueError where there is none."""
+    found = [n for n in nest.nodes_of(Ops.REDUCE) if loop in n.ranges]
+    if not found:
+        raise ValueError(f"no sum changes with r{loop.identity}")
+    new = NewRanges(nest)
+    return _in_memory(nest, {n: _scattered(n, n.src[0], TRUE, (), (loop,), lanes, 0, new)
+                             for n in found})
+
+
+def _in_memory(nest: UOp, sums: dict[UOp, UOp]) -> UOp:
+    """The nest with what these REDUCEs add up to in their place."""
+    changes = {node: value.cast(node.dtype) for node, value in sums.items()}
     return separate_loops(nest.substitute(changes), places=False)
 
 
-def _scattered(found: SegmentSum, addend: Addend, inner: tuple[UOp, ...], lanes: int, dump_slots: int,
-               new: NewRanges) -> UOp:
-    """What an addend of the REDUCE adds up to, as a load from memory to which its values were added where
-    they belong."""
-    node, loop = found.reduce, found.loop
+def _scattered(node: UOp, value: UOp, condition: UOp, segments: tuple[UOp, ...], inner: tuple[UOp, ...],
+               lanes: int, dump_slots: int, new: NewRanges) -> UOp:
+    """What a REDUCE adds up of a value where a condition holds, as a load from memory to which its values
+    were added where they belong: memory has an item for each iteration of the loops `segments` and, inside
+    them, `inner`, all of whose items are added at once where they belong to all."""
     again = new.copies((*node.closed_ranges, *inner))
-    walked, own = [again[r] for r in node.closed_ranges], [again[r] for r in inner]
-    value, mask, at = _placed(addend.value.substitute(again), addend.condition.substitute(again),
-                              [loop, *own])
+    summed, own = [again[r] for r in node.closed_ranges], [again[r] for r in inner]
+    walked = [r for r in summed if r.kind is RangeKind.LOOP]
+    value, mask, at = _placed(value.substitute(again), condition.substitute(again), [*segments, *own])
     loops = [r for r in own if at[r] is r]
-    extents = [r.extent for r in (loop, *inner)]
-    items = iterations((loop, *inner))
+    extents = [r.extent for r in (*segments, *inner)]
+    items = iterations((*segments, *inner))
     changes: dict[UOp, UOp] = {}
     if loops and lanes > 1 and loops[-1].extent % lanes == 0 and _lie_side_by_side(at, own[-1]):
         last, lane = loops.pop(), new.range(lanes, RangeKind.VECTOR)
         around = new.counter(last.extent // lanes)
         changes[last] = around * lanes + lane
         loops += [r for r in (around, lane) if r.op is Ops.RANGE]
-    offset = row_major([at[r] for r in (loop, *own)], extents).substitute(changes)
+    offset = row_major([at[r] for r in (*segments, *own)], extents).substitute(changes)
     value, mask = value.substitute(changes), mask.substitute(changes)
     first = next((r for r in loops if r.kind is RangeKind.LOOP), None)
     if dump_slots and first is None and mask.ranges.isdisjoint(loops):
@@ -73,19 +105,21 @@ def _scattered(found: SegmentSum, addend: Addend, inner: tuple[UOp, ...], lanes:
         offset = sum(loops, start=mask.where(first_item, beyond))
         mask = TRUE
         items += dump_slots * side_by_side
-    elif first is None or not mask.ranges.isdisjoint(loops):
-        value = mask_loads(value, mask)
-    else:  # asked once for all that is added: the loop over it is empty where the answer is no. It takes the
+    elif mask is not TRUE and first is not None and mask.ranges.isdisjoint(loops):
+        # asked once for all that is added: the loop over it is empty where the answer is no. It takes the
         # place of `first`, and its number: nothing else has that, which was made for this walk
         tightened = first.replace(src=(first.src[0], ZERO, mask.where(first.src[0], 0)))
         value = mask_loads(value, mask, lambda load: first not in load.ranges)
         value, offset = value.substitute({first: tightened}), offset.substitute({first: tightened})
         loops[loops.index(first)] = tightened
         mask = TRUE
-    value = accumulated(value)
+    elif mask is not TRUE:
+        value = mask_loads(value, mask)
+    written_out = [r for r in summed if r.kind is not RangeKind.LOOP]
+    value = accumulated(value.reduce_ranges(node.arg, *written_out))
     memory = UOp.new(Ops.SCATTER, value.dtype, (value, offset, mask, *walked, *loops),
                      (new.number(), node.arg, items))
-    return memory.index(row_major([loop, *inner], extents)).load()
+    return memory.index(row_major([*segments, *inner], extents)).load()
 
 
 def _placed(value: UOp, condition: UOp, loops: list[UOp]) -> tuple[UOp, UOp, dict[UOp, UOp]]:

@@ -19,7 +19,7 @@ from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.chooser import Alternative, tile_size, waste
 from tinygrad.codegen.opt.lanes import JUMP_COST, MOST_VECTORS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
-from tinygrad.codegen.opt.loops import loop_around, operands
+from tinygrad.codegen.opt.loops import loop_around
 from tinygrad.codegen.opt.opts import Merge, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE, WIDEST, PanelChooser, panel_order
 from tinygrad.codegen.ranges import all_ranges, is_plain, iterations
@@ -123,8 +123,6 @@ class VectorProduct:
 
     reduce: UOp
     lane: UOp
-    which: int
-    """the number of that operand"""
     vectors: UOp
     single: UOp
     columns: frozenset[UOp]
@@ -156,10 +154,10 @@ class VectorProduct:
 
 def along(contraction: Contraction, lane: UOp) -> VectorProduct:
     """A contraction with lanes along one of its output ranges."""
-    which = int(lane in contraction.right)
-    sides = contraction.left, contraction.right
-    return VectorProduct(contraction.reduce, lane, which, contraction.factors[which],
-                         contraction.factors[1 - which], sides[which], sides[1 - which])
+    order = 1 if lane in contraction.left else -1
+    vectors, single = contraction.factors[::order]
+    columns, rows = contraction.sides[::order]
+    return VectorProduct(contraction.reduce, lane, vectors, single, columns, rows)
 
 
 class TileChooser(PanelChooser):
@@ -269,7 +267,9 @@ class TileChooser(PanelChooser):
         self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.machine.registers,
                   uses_of_a_staged_item=float(product.reuse), staged=stage)
         self.runs(Upcast, row, rows)
-        if stage and self.stage_factor(product.which, [*read_over, *staged]):
+        over = [*read_over, *staged]
+        if stage and (found := self.operands_along(over)):
+            self.stage(found[0], over)
             self.fill_by_vectors()
             self.enclose_with(self.ranges_of_staging(product.batch, outer))
         elif in_panels and (now := self.main_contraction()) is not None:
@@ -440,8 +440,7 @@ class TileChooser(PanelChooser):
             new = [r for r in all_ranges(self.nest) if r not in before]
             done.update((loop, *new))
             lane = next(r for r in new if r.kind is RangeKind.VECTOR)
-            operand = next((s for s in operands(self.nest)
-                            if lane in s.ranges and self.is_walked_badly(s, lane)), None)
+            operand = next((s for s in self.operands_along([lane]) if self.is_walked_badly(s, lane)), None)
             if operand is not None:
                 inner = operand.ranges - self.outputs
                 self.stage(operand, sorted(inner, key=lambda r: (panel_order(r)[0], r not in new,
