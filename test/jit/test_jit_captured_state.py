@@ -331,6 +331,22 @@ def test_state_that_each_call_rebinds_is_right_while_somebody_holds_the_old_one(
             history.append(state.h)
 
 
+@pytest.mark.parametrize("first", [lambda: vector(1), lambda: held(1)])
+def test_state_that_each_call_rebinds_and_leaves_lazy_is_right(first):
+    """Nothing of the state is computed in the call; what is below a lazy tensor that it keeps is used too."""
+    state = SimpleNamespace(h=first(), items=[first()])
+
+    def step(x):
+        state.h = state.h * 2 + x
+        state.items[0] = state.items[0] - x
+        return x + 1
+
+    jitted, _ = traced(step)
+    for _ in range(4):
+        jitted(vector(1))
+    assert state.h.item() == 31 and state.items[0].item() == -3
+
+
 def test_state_that_moves_from_place_to_place_is_right_while_somebody_holds_the_old_one():
     def run(jit):
         state, history, results = SimpleNamespace(old=held(1), new=held(2)), [], []
