@@ -330,7 +330,7 @@ class Tracer:
         builder = TraceBuilder(self.inputs, self.stand_ins, capture, start)
         trace = builder.trace(result, self, returned, gradients)
         trace.check(self.inputs)
-        Overwriting(trace.overwritten(self.inputs)).done()
+        Overwriting(trace.overwritten_inputs(self.inputs)).done()
         if not rebound and not self.captured_state.was_computed():
             trace.guards = trace.captured.table()
             if not self.alone:
