@@ -331,6 +331,41 @@ def test_state_that_each_call_rebinds_is_right_while_somebody_holds_the_old_one(
             history.append(state.h)
 
 
+@pytest.mark.parametrize("first", [lambda: vector(1), lambda: held(1)])
+def test_state_that_each_call_rebinds_and_leaves_lazy_is_right(first):
+    """Nothing of the state is computed in the call; what is below a lazy tensor that it keeps is used too."""
+    state = SimpleNamespace(h=first(), items=[first()])
+
+    def step(x):
+        state.h = state.h * 2 + x
+        state.items[0] = state.items[0] - x
+        return x + 1
+
+    jitted, _ = traced(step)
+    for _ in range(4):
+        jitted(vector(1))
+    assert state.h.item() == 31 and state.items[0].item() == -3
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_lazy_tensor_that_a_call_keeps_reads_what_the_call_wrote(given):
+    """What the trace wrote was taken for overwritten once more, and the lazy tensor for lost."""
+    state = SimpleNamespace(count=held(0), last=None)
+
+    def step(x):
+        count = x if given else state.count
+        count += 1
+        state.last = count * 3
+        return x * 2
+
+    jitted, _ = traced(step)
+    for i in range(4):
+        x = held(5)
+        assert jitted(x).item() == (12 if given else 10)
+        assert state.last.item() == (18 if given else 3 * min(i + 1, 2))  # of the last call that was traced
+        assert (x if given else state.count).item() == (6 if given else i + 1)
+
+
 def test_state_that_moves_from_place_to_place_is_right_while_somebody_holds_the_old_one():
     def run(jit):
         state, history, results = SimpleNamespace(old=held(1), new=held(2)), [], []

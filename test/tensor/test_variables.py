@@ -60,6 +60,11 @@ PROGRAMS = {
     "joined behind": (lambda x, n: x[:2].cat(x[:n]), lambda x, n: np.concatenate([x[:2], x[:n]])),
     "joined with itself": (lambda x, n: x[:n].cat(x[:n], dim=1), lambda x, n: np.concatenate([x[:n]] * 2, 1)),
     "both parts": (lambda x, n: x[:n].cat(x[n:]), lambda x, n: x),
+    "rolled": (lambda x, n: x[:n].roll(1, 0), lambda x, n: np.roll(x[:n], 1, 0)),
+    "rolled far back": (lambda x, n: x[:n].T.roll(-7, 1), lambda x, n: np.roll(x[:n].T, -7, 1)),
+    "repeated": (lambda x, n: x[:n].T.repeat(2, 3), lambda x, n: np.tile(x[:n].T, (2, 3))),
+    "attention of that width": (lambda x, n: attention(x[:n]), lambda x, n: softmax(
+        x[:n].T @ x[:n] / np.sqrt(np.float32(n)), 1) @ x[:n].T),
     "matmul, rows": (lambda x, n: x[:n] @ Tensor(Y), lambda x, n: x[:n] @ Y),
     "matmul, summed": (lambda x, n: x[:n].T @ x[:n], lambda x, n: x[:n].T @ x[:n]),
     "matmul, both": (lambda x, n: x[:n] @ x[:n].T, lambda x, n: x[:n] @ x[:n].T),
@@ -87,6 +92,12 @@ PROGRAMS = {
 }
 
 
+def attention(x):
+    """Of columns to each other: the axis whose size is not known is the width of the heads."""
+    q = x.T.unsqueeze(0)
+    return q.scaled_dot_product_attention(q, q)[0]
+
+
 # --- values ---------------------------------------------------------------------------------------------
 
 
@@ -99,6 +110,20 @@ def test_every_value_gives_what_numpy_gives_and_one_compilation_serves_all(name)
             check(symbolic(Tensor(X), variable(value)), expected(X, value))
         counts.append((kernels(), len(schedules.templates)))
     assert counts[0] == counts[-1]
+
+
+@pytest.mark.parametrize("most", [4, 20])
+def test_the_gradient_of_a_product_of_unknown_length(most):
+    """The product of the others, of short axes and of long ones, and with a zero among them."""
+    data = np.random.default_rng(2).standard_normal((most, 3))
+    data[1, 1] = 0
+    for value in (2, most - 1):
+        x = Tensor(data, requires_grad=True)
+        x[:Variable("n", 1, most).bind(value)].prod(0).sum().backward()
+        expected = np.zeros_like(data)
+        for i in range(value):
+            expected[i] = np.delete(data[:value], i, 0).prod(0)
+        check(x.grad, expected)
 
 
 @pytest.mark.parametrize("device", ["CPU:C", "PYTHON", "CL"])
@@ -456,6 +481,7 @@ ERRORS = {
     "as an integer": (lambda: int(Tensor(X)[:variable(5)].shape[0]), SizeError, "cannot be read as a number"),
     "as a range": (lambda: range(Tensor(X)[:variable(5)].shape[0]), SizeError, "cannot be read as a number"),
     "by its length": (lambda: len(Tensor(X)[:variable(5)]), SizeError, "cannot be read as a number"),
+    "how many pieces": (lambda: Tensor(X)[:variable(5)].chunk(2), SizeError, "list the sizes"),
     "not bound": (lambda: Tensor(X)[:Variable("n", 1, 5)].numpy(), SizeError, "bind its variable"),
     "computed, not bound": (lambda: Tensor(X)[:Variable("n", 1, 5)].sum().item(), RuntimeError, "bind it"),
     "bounds with a negative step": (lambda: Tensor(X)[variable(5) - 1::-1], ValueError, "negative step"),

@@ -18,7 +18,7 @@ from tinygrad.functional.movement import (
     unsqueeze,
 )
 from tinygrad.graph.joining import joined
-from tinygrad.graph.sizes import as_size
+from tinygrad.graph.sizes import Size, SizeError, as_size, is_symbolic
 from tinygrad.helpers import ceildiv, prod
 
 if TYPE_CHECKING:
@@ -75,6 +75,9 @@ def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tenso
     """
     axis = axis_of("split", self, dim)
     total = self.shape[axis]
+    if isinstance(sizes, Size):
+        raise SizeError(f"the number of pieces of {sizes} items, of {total}, may depend on the values of "
+                        "Variables; list the sizes: x.split([n, m])")
     if isinstance(sizes, int):
         if sizes <= 0:
             raise ValueError(f"split takes sizes > 0, got {sizes}")
@@ -98,6 +101,17 @@ def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     return split(self, max(ceildiv(size, chunks), 1), dim) if size else split(self, [0] * chunks, dim)
 
 
+def _joined_copies(x: Tensor, counts: tuple[int, ...]) -> tuple[Tensor, tuple[int, ...]]:
+    """Copies along axes whose size is not known, which merge with no axis of copies, and the counts that are
+    left."""
+    left = list(counts)
+    for axis in range(-x.ndim, 0):
+        if is_symbolic((x.shape[axis],)) and not is_symbolic((counts[axis],)) and counts[axis] > 0:
+            x = x.cat(*[x] * (counts[axis] - 1), dim=axis)
+            left[axis] = 1
+    return x, tuple(left)
+
+
 def repeat(self: Tensor, repeats: Any, *args: Any) -> Tensor:
     """The whole tensor again and again along each axis; new axes come in front.
 
@@ -107,6 +121,8 @@ def repeat(self: Tensor, repeats: Any, *args: Any) -> Tensor:
     counts = tuple(map(as_size, integers("repeat", repeats, args)))
     if len(counts) < self.ndim or any(c < 0 for c in counts):
         raise ValueError(f"repeat takes a count >= 0 for each axis of shape {self.shape}, got {counts}")
+    if is_symbolic(self.shape):
+        self, counts = _joined_copies(self, counts)
     shape = (1,) * (len(counts) - self.ndim) + self.shape
     spread = self.uop.reshape([size for n in shape for size in (1, n)])
     spread = spread.expand([size for count, n in zip(counts, shape, strict=True) for size in (count, n)])

@@ -15,6 +15,7 @@ from tinygrad.dtype import DType, dtypes, promote
 from tinygrad.functional.elementwise import independent, unary
 from tinygrad.functional.reduce import masked_softmax
 from tinygrad.graph.shapes import broadcast_shape
+from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import make_tuple
 
@@ -164,7 +165,11 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
     if self.dtype is key.dtype and self.dtype in (dtypes.float16, dtypes.bfloat16):
         rounded = RoundedGradient(self.dtype)
         products = products.of(products.uop.with_gradient((products.uop,), rounded), products)
-    scores = products * (1 / math.sqrt(self.shape[-1]))
+    width = self.shape[-1]
+    if is_symbolic((width,)):
+        scores = products / (Tensor.ones(dtype=wide, device=self.device) * width).sqrt()
+    else:
+        scores = products * (1 / math.sqrt(width))
     is_masked = attn_mask is not None
     if is_causal:
         queries, keys = scores.shape[-2:]

@@ -122,6 +122,12 @@ class CapturedState:
                 found[before.tensor] = tensor._grad
         return found
 
+    def below(self, tensors: Sequence[Tensor]) -> list[Snapshot]:
+        """Those of which lazy `tensors` are computed."""
+        lazy = [t.uop for t in tensors if t.uop.realized_view is None]
+        nodes = UOp.sink(lazy).toposort(stop=lambda n: n.realized_view is not None) if lazy else {}
+        return [before for before in self.tensors if before.uop in nodes]
+
     def reference(self, tensor: Tensor) -> weakref.ref[Tensor] | None:
         """The reference to `tensor` if it is from outside."""
         return next((b.tensor for b in self.tensors if b.tensor() is tensor), None)
@@ -278,12 +284,13 @@ class Captured:
                          *(h for h, _ in self.lazy)]
         return [tensor for guard in tensor_guards if (tensor := guard.tensor()) is not None]
 
-    def moved(self, before: Mapping[Any, weakref.ref[Tensor]],
-              after: Mapping[Any, weakref.ref[Tensor]]) -> bool:
-        """Whether a tensor that the trace uses stood in a place `before`, where `after` the call neither it
-        stands nor one for the same memory."""
-        memory: dict[int, Storage | None] = {id(h.tensor): None for h, _ in self.lazy}
-        memory.update({id(h.tensor): storage for storage, group in self.tensor_guards.items() for h in group})
+    def moved(self, before: Mapping[Any, weakref.ref[Tensor]], after: Mapping[Any, weakref.ref[Tensor]],
+              below: Sequence[Snapshot]) -> bool:
+        """Whether a tensor that the trace uses, or of those `below` what it left lazy, stood in a place
+        `before`, where `after` the call neither it stands nor one for the same memory."""
+        memory: dict[int, Storage | None] = {id(b.tensor): storage_of(b.uop) for b in below}
+        memory.update((id(h.tensor), None) for h, _ in self.lazy)
+        memory.update((id(h.tensor), storage) for storage, group in self.tensor_guards.items() for h in group)
         for place, tensor in before.items():
             if id(tensor) not in memory or after.get(place) is tensor:
                 continue

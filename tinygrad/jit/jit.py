@@ -330,7 +330,7 @@ class Tracer:
         builder = TraceBuilder(self.inputs, self.stand_ins, capture, start)
         trace = builder.trace(result, self, returned, gradients)
         trace.check(self.inputs)
-        Overwriting(trace.overwritten(self.inputs)).done()
+        Overwriting(trace.overwritten_inputs(self.inputs)).done()
         if not rebound and not self.captured_state.was_computed():
             trace.guards = trace.captured.table()
             if not self.alone:
@@ -350,7 +350,8 @@ class Tracer:
         paths = GuardPaths(function, (*bound, *self.inputs.objects), used, self.captured_state.ids())
         self.host.drop_dead_sources(paths)
         trace.host, self.made = self.host, paths.made
-        self.moved = trace.captured.moved(self.found, paths.places)
+        kept = [tensor for leads_to in paths.made.values() if isinstance(tensor := leads_to(), Tensor)]
+        self.moved = trace.captured.moved(self.found, paths.places, self.captured_state.below(kept))
         trace.guards = [*self.host.table(), *trace.guards, *paths.table()]
         if paths.made:
             trace.guards.append(Guard("what it keeps", lambda inputs: lead_to_tensors(paths.made), True))

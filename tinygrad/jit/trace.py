@@ -324,7 +324,11 @@ class Trace:
 
     def overwritten(self, inputs: Inputs) -> list[Storage]:
         """The memory of state and inputs that a call writes to."""
-        return self.written_states + [inputs.memories[m].storage for m in self.written_inputs]
+        return self.written_states + self.overwritten_inputs(inputs)
+
+    def overwritten_inputs(self, inputs: Inputs) -> list[Storage]:
+        """The memory of inputs that a call writes to: of state, the writes that were traced took note."""
+        return [inputs.memories[m].storage for m in self.written_inputs]
 
     def memory_of_gradients(self, inputs: Inputs) -> tuple[Lasting, list[tuple[Tensor, Unread]]]:
         """The memory of `own_gradients`: that of the last replay where nobody has read what is there. And
