@@ -347,6 +347,20 @@ def test_state_that_each_call_rebinds_and_leaves_lazy_is_right(first):
     assert state.h.item() == 31 and state.items[0].item() == -3
 
 
+def test_tensors_that_change_places_in_each_call_do_so():
+    """Two buffers of which one is filled outside while the other is shown: the call computes with neither."""
+    state = SimpleNamespace(front=held(1), back=held(2))
+
+    def flip(x):
+        state.front, state.back = state.back, state.front
+        return x + 1
+
+    jitted, _ = traced(flip)
+    for i in range(4):
+        jitted(vector(1))
+        assert (state.front.item(), state.back.item()) == ((2, 1) if i % 2 == 0 else (1, 2))
+
+
 @pytest.mark.parametrize("given", [False, True])
 def test_a_lazy_tensor_that_a_call_keeps_reads_what_the_call_wrote(given):
     """What the trace wrote was taken for overwritten once more, and the lazy tensor for lost."""

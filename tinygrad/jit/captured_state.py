@@ -287,15 +287,21 @@ class Captured:
     def moved(self, before: Mapping[Any, weakref.ref[Tensor]], after: Mapping[Any, weakref.ref[Tensor]],
               below: Sequence[Snapshot]) -> bool:
         """Whether a tensor that the trace uses, or of those `below` what it left lazy, stood in a place
-        `before`, where `after` the call neither it stands nor one for the same memory."""
+        `before`, where `after` the call neither it stands nor one for the same memory. Or one that it does
+        not use, where another from before the call stands: they changed places."""
         memory: dict[int, Storage | None] = {id(b.tensor): storage_of(b.uop) for b in below}
         memory.update((id(h.tensor), None) for h, _ in self.lazy)
         memory.update((id(h.tensor), storage) for storage, group in self.tensor_guards.items() for h in group)
+        others = set(map(id, before.values()))
         for place, tensor in before.items():
-            if id(tensor) not in memory or after.get(place) is tensor:
+            there = after.get(place)
+            if there is tensor:
                 continue
-            now = after[place]() if place in after else None
-            if now is None or memory[id(tensor)] is None or storage_now(now) is not memory[id(tensor)]:
+            if id(tensor) in memory:
+                now = None if there is None else there()
+                if now is None or memory[id(tensor)] is None or storage_now(now) is not memory[id(tensor)]:
+                    return True
+            elif id(there) in others:
                 return True
         return False
 
