@@ -437,6 +437,10 @@ def test_integers_that_32_bits_do_not_hold_are_of_64() -> None:
     assert Tensor.full((2,), 2**31).tolist() == [2**31] * 2
     assert Tensor([2**64 - 1]).tolist() == [2**64 - 1]
     assert Tensor([2**31 - 1, -2**31]).dtype is dtypes.int32
+    for number in (2 ** 64, -2 ** 63 - 1):
+        with pytest.raises(OverflowError, match="does not fit an integer type of 64 bits"):
+            Tensor([1]) + number
+        assert (Tensor([1.0]) + number).item() == float(np.float32(number))
     with pytest.raises(OverflowError, match="does not fit an integer type of 64 bits"):
         Tensor([2**64])
 

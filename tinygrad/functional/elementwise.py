@@ -40,12 +40,15 @@ def expand_to(x: UOp, shape: Shape) -> UOp:
 
 
 def number_dtype(number: Any, dtype: DType) -> DType:
-    """The dtype that a Python number and a tensor of `dtype` meet in."""
-    if isinstance(number, float) and not dtype.is_float:
+    """The dtype that a Python number and a tensor of `dtype` meet in. Raises OverflowError for an integer
+    that no integer type holds."""
+    if dtype.is_float or isinstance(number, bool):
+        return dtype
+    if isinstance(number, float):
         return dtypes.default_float
-    if isinstance(number, int) and not isinstance(number, bool) and dtype.is_bool:
-        return dtypes.default_int
-    return dtype
+    if not dtypes.int64.min <= number <= dtypes.uint64.max:
+        dtypes.from_py(number)  # which says so
+    return dtypes.default_int if dtype.is_bool else dtype
 
 
 def _as_operand(name: str, x: Any) -> Any:
