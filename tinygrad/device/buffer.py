@@ -86,8 +86,9 @@ class Buffer(Owner):
         unfinished = self.uses.before_writing() if self.uses is not None else ()
         if self._allocator is not None:
             self._allocator.free(self, self.nbytes, unfinished)
-            if self.change is not None and observer.active is not None:
-                self.change.returned(clock())
+            change = self.change
+            if change is not None and observer.active is not None:
+                change.returned(clock())
         for point in unfinished if self._allocator is None else ():
             point.queue.keep(point.value, self._memory)
 

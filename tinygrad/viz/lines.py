@@ -15,6 +15,7 @@ import sysconfig
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from sys import _getframe
 from types import CodeType, FrameType
 from typing import Any
 
@@ -109,7 +110,7 @@ class Lines:
     def here(self, inner: int = 0) -> int:
         """The number of the user's line that runs now; `inner` callers of the caller are not the user's."""
         kinds = self.kinds
-        frame: FrameType | None = sys._getframe(1 + inner)
+        frame: FrameType | None = _getframe(1 + inner)
         while frame is not None:
             kind = kinds.get(id(frame.f_code))  # the code as a key would be hashed, all of it, each time
             if kind is None:

@@ -228,10 +228,11 @@ class Recorder(Observer):
 
     def tells_lines(self, template: Any, structure: Any) -> bool:
         now = structure.lines = tuple(map(LINE, structure.nodes))
-        last, before = template.observed, template.node_lines
+        last = template.observed
         if last is not None and last.nodes == now and last.key is self.key and last.thread == get_ident():
             structure.observed = last
             return True
+        before = template.node_lines
         if now == before:
             return True
         told = self.told.get((before, now))
