@@ -75,7 +75,7 @@ def rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any)
     if not isinstance(storage, PickledStorage) or not is_size(offset) or len(shape) != len(strides) \
             or not all(is_size(n) for n in (*shape, *strides)):
         raise ValueError(f"a tensor is a storage, an offset, a shape and strides, "
-                               f"got {offset!r}, {shape!r}, {strides!r}")
+                         f"got {offset!r}, {shape!r}, {strides!r}")
     if storage.data is None:
         return None
     width, kind = storage.dtype.itemsize, storage.dtype.numpy
@@ -83,7 +83,7 @@ def rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any)
     last = offset + sum((n - 1) * s for n, s in zip(shape, strides))
     if 0 not in shape and last >= len(items):
         raise ValueError(f"a tensor of shape {tuple(shape)} and strides {tuple(strides)} at {offset} "
-                               f"reaches item {last} of storage {storage.name}, which has {len(items)}")
+                         f"reaches item {last} of storage {storage.name}, which has {len(items)}")
     if 0 in shape:
         return Tensor(np.empty(shape, kind), dtype=storage.dtype)
     view = np.lib.stride_tricks.as_strided(items[offset:], shape, [s * width for s in strides])
