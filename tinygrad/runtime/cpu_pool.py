@@ -32,6 +32,7 @@ from tinygrad.runtime.cpu_threads import (
     MOST_PROCESSORS,
     SCRATCH,
     STATE_SLOTS,
+    THREADS,
     WORKER,
 )
 from tinygrad.runtime.cpu_times import ListTimes
@@ -119,6 +120,7 @@ class ThreadPool:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.slots = aligned_words(STATE_SLOTS)
+        self.slots[THREADS] = threads
         self.state_address = self.slots.ctypes.data
         self.launched = ctypes.c_int64.from_address(self.state_address + 8 * LAUNCHED)
         """how often kernels were started from Python, counted in native code: so an interrupt cannot come

@@ -2,13 +2,18 @@
 
 A worker is a Python thread that enters `worker` once (ctypes lets the interpreter go) and stays there: it
 spins for a moment, then sleeps, until a job is published. A job is a compiled kernel, its arguments and the
-extent of its THREAD range; the launching thread and the workers take chunks of it from one atomic ticket, so
-a worker that the system has taken off its core holds up one chunk at most. Launching is for one thread at a
-time: `LOCK` is held from the first kernel of a call to its last.
+extent of its THREAD range. Launching is for one thread at a time: `LOCK` is held from the first kernel of a
+call to its last.
 
-The ticket's upper half is the job's number, its lower half the next iteration, or `CLOSED` while the job's
-fields are being written. A worker reads the fields after it saw an open ticket and takes a chunk by
-compare-and-swap: that succeeds only while the fields still belong to that job.
+Each thread has a part of the extent, the same part in each kernel, so that what it wrote is in its own core's
+cache when the next kernel reads it (affinity scheduling, Markatos and LeBlanc 1994): between two cores a
+cache line takes longer than from memory. It takes its part chunk by chunk, then chunks of the others', so a
+worker that the system has taken off its core holds up one chunk at most.
+
+The ticket's upper half is the job's number, its lower half zero, or `CLOSED` while the job's fields are being
+written. A worker reads the fields after it saw an open ticket, and uses them if the ticket is still the same.
+A part's ticket has the number of the last job in which it was touched, and the iteration that is next in it;
+a chunk is taken from it by compare-and-swap, for a job whose ticket was still there after the part's was read.
 
 Where every processor has a thread, the workers are bound to one each, and one processor is left to the thread
 that launches: where that runs on a worker's, the worker is bound to the one that is left (`keep_apart`). Else
@@ -38,12 +43,16 @@ STOP = 32
 LOCK = 40
 LAUNCHED = 48
 LEFT = 49
+THREADS = 50
 SCRATCH = 56
 WORKER = SCRATCH + MAX_THREADS
 BOUND = WORKER + MAX_THREADS
-STATE_SLOTS = BOUND + MAX_THREADS
+PARTS = BOUND + MAX_THREADS
+PART_SLOTS = 8
+STATE_SLOTS = PARTS + PART_SLOTS * MAX_THREADS
 """From `SCRATCH`, `WORKER` and `BOUND` on there is a slot for each thread: its memory, its number in the
-system, the processor that it is bound to. `LEFT` has the processor to which nobody is, -1 where none is."""
+system, the processor that it is bound to; from `PARTS` on, in a cache line each, the tickets of the threads'
+parts. `THREADS` has how many they are, `LEFT` the processor to which nobody is bound, -1 where none is."""
 MOST_PROCESSORS = 1024
 """Processors have smaller numbers than this, where threads are bound to them."""
 
@@ -61,6 +70,7 @@ EVERYONE = 0x7FFFFFFF
 _SOURCE = Template("""
 $declare
 $declare_pause
+declare i64 @llvm.umin.i64(i64, i64)
 
 define internal void @sleep(ptr %word, i32 %seen, ptr %timeout) {
 entry:
@@ -122,35 +132,66 @@ out:
 
 define internal void @take_chunks(ptr %state, i64 %job, i64 %thread) {
 entry:
+  %open = shl i64 %job, 32
 $load_job
   %slot = add i64 %thread, $SCRATCH
   %ps = getelementptr i64, ptr %state, i64 %slot
   %scratch = load ptr, ptr %ps
+  %pt = getelementptr i64, ptr %state, i64 $THREADS
+  %threads = load i64, ptr %pt
   %done = getelementptr i64, ptr %state, i64 $DONE
   fence seq_cst
+  %still = load atomic i64, ptr %state seq_cst, align 8
+  %valid = icmp eq i64 %still, %open
+  br i1 %valid, label %count, label %out
+count:
+  %rounded = add i64 %extent, %chunk
+  %most = sub i64 %rounded, 1
+  %chunks = udiv i64 %most, %chunk
+  br label %visit
+visit:
+  %visited = phi i64 [ 0, %count ], [ %more, %other ]
+  %from = add i64 %thread, %visited
+  %part = urem i64 %from, %threads
+  %scaled = mul i64 %chunks, %part
+  %first = udiv i64 %scaled, %threads
+  %scaled_after = add i64 %scaled, %chunks
+  %last = udiv i64 %scaled_after, %threads
+  %start = mul i64 %first, %chunk
+  %limit = mul i64 %last, %chunk
+  %stop = call i64 @llvm.umin.i64(i64 %limit, i64 %extent)
+  %line = mul i64 %part, $PART_SLOTS
+  %ticket_slot = add i64 %line, $PARTS
+  %ticket = getelementptr i64, ptr %state, i64 %ticket_slot
   br label %next
 next:
-  %ticket = load atomic i64, ptr %state seq_cst, align 8
-  %current = lshr i64 %ticket, 32
-  %same = icmp eq i64 %current, %job
-  br i1 %same, label %look, label %out
+  %seen = load atomic i64, ptr %ticket seq_cst, align 8
+  %now = load atomic i64, ptr %state seq_cst, align 8
+  %current = icmp eq i64 %now, %open
+  br i1 %current, label %look, label %out
 look:
-  %begin = and i64 %ticket, $CLOSED
-  %some = icmp ult i64 %begin, %extent
-  br i1 %some, label %take, label %out
+  %touched_in = lshr i64 %seen, 32
+  %touched = icmp eq i64 %touched_in, %job
+  %low = and i64 %seen, $CLOSED
+  %begin = select i1 %touched, i64 %low, i64 %start
+  %some = icmp ult i64 %begin, %stop
+  br i1 %some, label %take, label %other
 take:
-  %stop = add i64 %begin, %chunk
-  %over = icmp ugt i64 %stop, %extent
-  %end = select i1 %over, i64 %extent, i64 %stop
-  %count = sub i64 %end, %begin
-  %after = add i64 %ticket, %count
-  %swap = cmpxchg ptr %state, i64 %ticket, i64 %after seq_cst seq_cst
+  %whole = add i64 %begin, %chunk
+  %end = call i64 @llvm.umin.i64(i64 %whole, i64 %stop)
+  %after = or i64 %open, %end
+  %swap = cmpxchg ptr %ticket, i64 %seen, i64 %after seq_cst seq_cst
   %won = extractvalue { i64, i1 } %swap, 1
   br i1 %won, label %run, label %next
 run:
   call void %function(ptr %buffers, ptr %variables, i64 %begin, i64 %end, ptr %scratch)
-  %old = atomicrmw add ptr %done, i64 %count seq_cst
+  %count_taken = sub i64 %end, %begin
+  %old = atomicrmw add ptr %done, i64 %count_taken seq_cst
   br label %next
+other:
+  %more = add i64 %visited, 1
+  %any = icmp ult i64 %more, %threads
+  br i1 %any, label %visit, label %out
 out:
   ret void
 }
@@ -389,7 +430,8 @@ def source() -> str:
         declare=declare, declare_pause="declare void @llvm.x86.sse2.pause()" if machine == "x86_64" else "",
         sleep=sleep, rouse=rouse, keep_apart=keep_apart, pause=pause_instruction(), CLOSED=CLOSED, SPIN=SPIN,
         FUNCTION=FUNCTION, BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE,
-        SLEEPERS=SLEEPERS, STOP=STOP, LOCK=LOCK, LAUNCHED=LAUNCHED, SCRATCH=SCRATCH,
+        SLEEPERS=SLEEPERS, STOP=STOP, LOCK=LOCK, LAUNCHED=LAUNCHED, SCRATCH=SCRATCH, THREADS=THREADS,
+        PARTS=PARTS, PART_SLOTS=PART_SLOTS,
         ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
         load_job=load_slots("%state", FUNCTION, JOB), load_entry=load_slots("%entry_address", 0, JOB),
         load_call=load_slots("%call", 0, CALL), CALL_SLOTS=len(CALL))
