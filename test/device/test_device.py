@@ -25,6 +25,7 @@ from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import GlobalCounters
 from tinygrad.runtime.cpu_pool import KernelList, even_chunk
+from tinygrad.runtime.llvm import compile_ir  # noqa: F401  # for programs of `run_python`
 
 F = dtypes.float32
 ROOT = Path(__file__).parents[2]
@@ -80,6 +81,25 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
     start = f"import sys; sys.path[:0] = {folders}\nfrom test_device import *\n"
     return subprocess.run([sys.executable, "-c", start + textwrap.dedent(code)], capture_output=True,
                           text=True, timeout=60, env={**os.environ, **environment}, check=False)
+
+
+NOTE_THREADS = """
+define void @note(ptr %buffers, ptr %variables, i64 %begin, i64 %end, ptr %scratch) {
+entry:
+  %out = load ptr, ptr %buffers
+  br label %loop
+loop:
+  %i = phi i64 [ %begin, %entry ], [ %next, %loop ]
+  %at = getelementptr ptr, ptr %out, i64 %i
+  store ptr %scratch, ptr %at
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %end
+  br i1 %more, label %loop, label %after
+after:
+  ret void
+}
+"""
+"""A kernel that writes, for each iteration, the scratch memory of the thread that runs it."""
 
 
 # --- devices -------------------------------------------------------------------------------------------
@@ -350,6 +370,37 @@ def test_one_thread_does_everything_alone() -> None:
         print(Device['CPU'].renderer.machine.threads, threading.active_count())
     """, THREADS="1")
     assert result.stdout == "1 1\n", result.stderr
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_each_iteration_runs_once_whatever_the_extents(threads: int) -> None:
+    result = run_python("""
+        kernel, out = loaded(adding(2000)), np.zeros(2000, np.float32)
+        arguments, expected = [out.ctypes.data, out.ctypes.data], np.zeros(2000, np.float32)
+        for extent in np.random.default_rng(0).integers(1, 2000, 3000).tolist() + [1, 2, 3, 5] * 500:
+            kernel(arguments, [1], extent)
+            expected[:extent] += np.arange(extent, dtype=np.float32)
+        assert (out == expected).all()
+    """, THREADS=str(threads))
+    assert not result.returncode, result.stderr
+
+
+def test_a_thread_takes_of_the_others_part_when_its_own_is_done() -> None:
+    result = run_python("""
+        from tinygrad.runtime.cpu_pool import CPUProgram, pool
+        from tinygrad.runtime.cpu_threads import SCRATCH
+        program = CPUProgram("note", compile_ir(NOTE_THREADS), scratch=64)
+        noted, began = np.zeros((2, 100_000), np.int64), set()
+        for _ in range(300):
+            program([noted.ctypes.data], [], noted.size)
+            threads = pool().slots[SCRATCH:SCRATCH + 2]
+            assert set(noted.ravel()) <= set(threads)
+            for own, others in ((0, 1), (1, 0)):
+                began.add((own, noted[own, 0] == threads[own]))
+                assert noted[own, 0] == threads[own] or (noted[others] == threads[others]).all()
+        assert {(0, True), (1, True)} <= began, began
+    """, THREADS="2")
+    assert not result.returncode, result.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are bound to processors on Linux")

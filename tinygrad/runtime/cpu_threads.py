@@ -5,15 +5,15 @@ spins for a moment, then sleeps, until a job is published. A job is a compiled k
 extent of its THREAD range. Launching is for one thread at a time: `LOCK` is held from the first kernel of a
 call to its last.
 
-Each thread has a part of the extent, the same part in each kernel, so that what it wrote is in its own core's
-cache when the next kernel reads it (affinity scheduling, Markatos and LeBlanc 1994): between two cores a
-cache line takes longer than from memory. It takes its part chunk by chunk, then chunks of the others', so a
-worker that the system has taken off its core holds up one chunk at most.
+Each thread has a part of the extent, the same in each kernel, so that what it wrote is in its own core's
+cache when the next kernel reads it (affinity scheduling, Markatos and LeBlanc 1994): between cores that share
+no cache a line takes as long as from memory. It takes its part chunk by chunk, then chunks of the others', so
+a worker that the system has taken off its core holds up one chunk at most.
 
 The ticket's upper half is the job's number, its lower half zero, or `CLOSED` while the job's fields are being
-written. A worker reads the fields after it saw an open ticket, and uses them if the ticket is still the same.
-A part's ticket has the number of the last job in which it was touched, and the iteration that is next in it;
-a chunk is taken from it by compare-and-swap, for a job whose ticket was still there after the part's was read.
+written. A worker reads the fields after it saw an open ticket, and uses them if the ticket is still that. A
+part's ticket has the number of the last job in which it was touched, and the iteration that is next in it. A
+chunk is taken from it by compare-and-swap, for a job whose ticket was still there after the part's was read.
 
 Where every processor has a thread, the workers are bound to one each, and one processor is left to the thread
 that launches: where that runs on a worker's, the worker is bound to the one that is left (`keep_apart`). Else
