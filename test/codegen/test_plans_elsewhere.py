@@ -335,13 +335,20 @@ def test_long_rows_that_are_read_in_order_are_left_to_the_processor() -> None:
     assert all(not isinstance(o, Prefetch) for o in plan.opts)
 
 
-@pytest.mark.parametrize("images, channels", [(5, 32), (3, 64), (7, 48)])
-def test_threads_get_about_as_much_work_each(images: int, channels: int) -> None:
+@pytest.mark.parametrize("images, weights, size, stride", [
+    ((5, 16), (32, 16, 3, 3), (30, 30), 1),
+    ((3, 16), (64, 16, 3, 3), (30, 30), 1),
+    ((7, 16), (48, 16, 3, 3), (30, 30), 1),
+    # three tiles of channels, each of which fills a panel: that is little work for each image
+    ((3, 78), (82, 78, 3, 3), (65, 27), 2),
+    ((5, 7), (85, 7, 5, 5), (81, 77), 2),
+])
+def test_threads_get_about_as_much_work_each(images: tuple[int, int], weights: tuple[int, ...],
+                                             size: tuple[int, int], stride: int) -> None:
     machine = cores(vector_bytes=64, registers=32, threads=2)
-    image = Tensor(np.ones((images, 16, 30, 30), np.float32)).realize()
-    weight = Tensor(np.ones((channels, 16, 3, 3), np.float32)).realize()
-    plan = choose_plan(nest_of(image.conv2d(weight)), machine)
-    nest = apply_plan(nest_of(image.conv2d(weight)), plan)
+    image = Tensor(np.ones((*images, *size), np.float32)).realize()
+    nest = nest_of(image.conv2d(Tensor(np.ones(weights, np.float32)).realize(), stride=stride))
+    nest = apply_plan(nest, choose_plan(nest, machine))
     (shared,) = {r for n in nest.toposort() for r in n.ranges if r.kind is RangeKind.THREAD}
     assert shared.extent / (-(-shared.extent // 2) * 2) >= 0.9
 
