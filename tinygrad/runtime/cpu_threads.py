@@ -191,7 +191,10 @@ run:
 other:
   %more = add i64 %visited, 1
   %any = icmp ult i64 %more, %threads
-  br i1 %any, label %visit, label %out
+  %finished = load atomic i64, ptr %done seq_cst, align 8
+  %unfinished = icmp ult i64 %finished, %extent
+  %go_on = and i1 %any, %unfinished
+  br i1 %go_on, label %visit, label %out
 out:
   ret void
 }
