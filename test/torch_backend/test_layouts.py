@@ -135,3 +135,45 @@ def test_large_values_that_are_kept_are_parts_of_one_piece_of_memory(dtype: Any)
         assert len(pieces) == 1 or call == 0  # the first call is traced
         spans = sorted({(t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in large})
         assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
+LAYOUTS = {
+    "transposed": lambda x: x.T + 1,
+    "a product turned": lambda x: (x @ x.T.exp()).T,
+    "rotated": lambda x: x.roll(1).rot90() * 2,
+    "an inverse": lambda x: torch.linalg.inv(x.T @ x + torch.eye(x.shape[1])),
+    "images in lines": lambda x: nn.functional.avg_pool2d(
+        x.expand(2, 3, *x.shape).contiguous(memory_format=torch.channels_last), 2),
+    "three axes": lambda x: x.expand(4, *x.shape).permute(2, 0, 1).sin(),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_results_have_the_strides_that_eager_ones_have(name: str, is_dynamic: bool) -> None:
+    run = torch.compile(LAYOUTS[name], backend=backend, dynamic=is_dynamic)
+    for shape in ((6, 5), (6, 5), (9, 4)):
+        x = torch.randn(shape)
+        for _ in range(2):
+            torch.testing.assert_close(run(x), LAYOUTS[name](x), rtol=1e-4, atol=1e-5, check_stride=True)
+
+
+def test_what_follows_a_break_may_view_a_result_as_in_eager_programs() -> None:
+    def function(x: Any) -> Any:
+        doubled = x.T * 2
+        torch._dynamo.graph_break()
+        return doubled.T.view(-1)
+
+    x = torch.randn(4, 5)
+    torch.testing.assert_close(torch.compile(function, backend=backend)(x), function(x))
+
+
+def test_gradients_pass_through_results_that_lie_otherwise() -> None:
+    def function(x: Any) -> Any:
+        return (x.sin() * x).T * 2
+
+    x = torch.randn(4, 5, requires_grad=True)
+    result = torch.compile(function, backend=backend)(x)
+    assert result.stride() == function(x).stride() == (1, 5)
+    found, expected = (torch.autograd.grad(y.T.square().sum(), x) for y in (result, function(x)))
+    torch.testing.assert_close(found, expected)

@@ -74,6 +74,20 @@ def order_in_memory(value: Any) -> tuple[int, ...] | None:
     return tuple(sorted(range(value.ndim), key=lambda axis: -strides[axis]))
 
 
+def order_in_pytorch(output: Node) -> tuple[int, ...] | None:
+    """The axes of a node's value in the order in which they lie where PyTorch computes it, sizes that vary as
+    in the example; none for the order in which they follow each other, and for memory with gaps."""
+    value = output.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return None
+    shape, strides = ([n if isinstance(n, int) else n.node.hint for n in numbers]
+                      for numbers in (value.shape, value.stride()))
+    if None in (*shape, *strides):
+        return None
+    example = torch.empty_strided(shape, strides, device="meta")
+    return None if example.is_contiguous() else order_in_memory(example)
+
+
 def from_torch(value: Any, order: tuple[int, ...] | None) -> Any:
     """Our tensor over the memory of PyTorch's, its axes in this order, without an order over a copy; numbers
     as they are. Raises ValueError for other devices."""
@@ -311,6 +325,11 @@ class Replayed:
             and FREE_LAYOUT in output.meta and not program.has_sizes}
         """for each result whose axes may lie in any order, by its number among those that are computed: the
         order that its first trace chose, which all others keep to, for what reads them was traced once"""
+        self.turned: dict[int, tuple[int, ...]] = {
+            i: order for i, output in enumerate(computed) if isinstance(output, Node)
+            and FREE_LAYOUT not in output.meta and (order := order_in_pytorch(output)) is not None}
+        """for each other result whose axes do not lie as they follow each other in PyTorch, by its number:
+        the order in which they do, and in which it is computed; a program may rely on its strides"""
         self.result_count = self.passed_on.count(None)
         self.errors: dict[int, list[Exception]] = {}
         """those of the conditions that are one more result, by how many a trace has"""
@@ -340,7 +359,9 @@ class Replayed:
                 None if isinstance(result, Size) else result for i, result in enumerate(computed)]
 
     def stored(self, number: int, result: Tensor) -> Tensor:
-        """A result in memory of its own."""
+        """A result in memory of its own, with its axes as they are to lie there."""
+        if number in self.turned:
+            result = result.permute(self.turned[number])
         order = self.orders.get(number)
         if order is not None:
             return result.permute(order).clone().permute(argsort(order))
@@ -387,11 +408,13 @@ class Replayed:
             return self.in_pytorch(given)
 
     def right(self, results: list[Any]) -> list[Any]:
-        """The results but for one more, which says whether the trace's conditions hold. Raises the error of
-        the first that does not."""
+        """The results as PyTorch has them, but for one more, which says whether the trace's conditions hold.
+        Raises the error of the first that does not."""
         if len(results) > self.result_count and not all(holds := results.pop().tolist()):
             error = self.errors[len(holds)][holds.index(False)]
             raise type(error)(*error.args)
+        for number, order in self.turned.items():
+            results[number] = results[number].permute(argsort(order))
         return results
 
     def traced(self, given: Sequence[Any], seed: int, key: Any) -> list[Any]:
