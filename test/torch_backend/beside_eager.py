@@ -35,7 +35,7 @@ def through_tinygrad(function: Any, **options: Any) -> Any:
 
 
 def gives_what_eager_gives(run: Program) -> None:
-    """Values, gradients and whatever else the program returns are those of eager PyTorch."""
+    """Values, gradients and whatever else the program returns are those of eager PyTorch, strides too."""
     torch.set_default_dtype(torch.float64)
     try:
         (expected, structure), (found, ours) = (tree_of(run, how) for how in (eagerly, through_tinygrad))
@@ -49,6 +49,14 @@ def gives_what_eager_gives(run: Program) -> None:
             torch.testing.assert_close(value, eager, rtol=1e-8, atol=1e-10, equal_nan=True)
         else:
             assert value == eager
+        if isinstance(eager, torch.Tensor):
+            assert steps(value) == steps(eager)
+
+
+def steps(tensor: torch.Tensor) -> list[int]:
+    """The strides of the axes that have any."""
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+            if size > 1 and tensor.numel()]
 
 
 def tree_of(run: Program, compile: Compile) -> Any:
