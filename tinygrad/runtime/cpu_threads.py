@@ -6,9 +6,9 @@ extent of its THREAD range. Launching is for one thread at a time: `LOCK` is hel
 call to its last.
 
 Each thread has a part of the extent, the same in each kernel, so that what it wrote is in its own core's
-cache when the next kernel reads it (affinity scheduling, Markatos and LeBlanc 1994): between cores that share
-no cache a line takes as long as from memory. It takes its part chunk by chunk, then chunks of the others', so
-a worker that the system has taken off its core holds up one chunk at most.
+cache when the next kernel reads it (affinity scheduling, Markatos and LeBlanc 1994; docs/performance.md has
+what that saves). It takes its part chunk by chunk, then chunks of the others', so a worker that the system
+has taken off its core holds up one chunk at most.
 
 The ticket's upper half is the job's number, its lower half zero, or `CLOSED` while the job's fields are being
 written. A worker reads the fields after it saw an open ticket, and uses them if the ticket is still that. A
@@ -434,8 +434,7 @@ def source() -> str:
         sleep=sleep, rouse=rouse, keep_apart=keep_apart, pause=pause_instruction(), CLOSED=CLOSED, SPIN=SPIN,
         FUNCTION=FUNCTION, BUFFERS=BUFFERS, VARIABLES=VARIABLES, EXTENT=EXTENT, CHUNK=CHUNK, DONE=DONE,
         SLEEPERS=SLEEPERS, STOP=STOP, LOCK=LOCK, LAUNCHED=LAUNCHED, SCRATCH=SCRATCH, THREADS=THREADS,
-        PARTS=PARTS, PART_SLOTS=PART_SLOTS,
-        ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
+        PARTS=PARTS, PART_SLOTS=PART_SLOTS, ENTRY_SLOTS=ENTRY_SLOTS, EVERYONE=EVERYONE,
         load_job=load_slots("%state", FUNCTION, JOB), load_entry=load_slots("%entry_address", 0, JOB),
         load_call=load_slots("%call", 0, CALL), CALL_SLOTS=len(CALL))
 

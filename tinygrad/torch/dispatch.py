@@ -330,6 +330,7 @@ class Replayed:
             and FREE_LAYOUT not in output.meta and (order := order_in_pytorch(output)) is not None}
         """for each other result whose axes do not lie as they follow each other in PyTorch, by its number:
         the order in which they do, and in which it is computed; a program may rely on its strides"""
+        self.turns_back = {number: argsort(order) for number, order in self.turned.items()}
         self.result_count = self.passed_on.count(None)
         self.errors: dict[int, list[Exception]] = {}
         """those of the conditions that are one more result, by how many a trace has"""
@@ -413,8 +414,8 @@ class Replayed:
         if len(results) > self.result_count and not all(holds := results.pop().tolist()):
             error = self.errors[len(holds)][holds.index(False)]
             raise type(error)(*error.args)
-        for number, order in self.turned.items():
-            results[number] = results[number].permute(argsort(order))
+        for number, order in self.turns_back.items():
+            results[number] = results[number].permute(order)
         return results
 
     def traced(self, given: Sequence[Any], seed: int, key: Any) -> list[Any]:

@@ -242,12 +242,14 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         happens in each iteration of both (82 channels in 3 tiles and 3 images: 2 of 3 for one thread, or 5 of
         9)."""
         between = [n for n in self.nest.nodes_of(*ACCUMULATING) if (outer in n.ranges) != (inner in n.ranges)]
+        if not between:
+            return True
         if any(n.op is not Ops.STAGE or inner in n.ranges for n in between):
             return False
         filled = FILL * inner.extent * sum(iterations(running_in(n)) for n in between)
-        one, both = (max(map(self.machine.busy_share, extents))
-                     for extents in ((outer.extent, inner.extent), (outer.extent * inner.extent,)))
-        return not between or (self.original_work + filled) / both < self.original_work / one
+        busy = self.machine.busy_share
+        time_of_one = self.original_work / max(busy(outer.extent), busy(inner.extent))
+        return (self.original_work + filled) / busy(outer.extent * inner.extent) < time_of_one
 
     def fills_between(self, outer: UOp, inner: UOp) -> bool:
         """True if memory is filled for each iteration of `outer`: threads that share out `inner` would each
