@@ -108,6 +108,19 @@ def test_a_value_whose_origin_is_gone_gets_the_gradients_of_what_was_computed_fr
     np.testing.assert_allclose(again.numpy(), np.exp(shown), rtol=1e-5)
 
 
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_lazy_constant_to_gradients_stays_what_graphs_are_built_on(forgets: bool) -> None:
+    value, weight = Tensor(normal(4)).sin().realize(), Tensor(normal(4)).realize()
+    with Tensor.no_grad():
+        constant = value * 2
+    product = constant * weight
+    if forgets:
+        forget_history()
+    product.sum().backward()
+    assert constant.grad is not None
+    np.testing.assert_array_equal(constant.grad.numpy(), weight.numpy())
+
+
 def test_what_is_written_to_afterwards_changes_alone() -> None:
     origin = Tensor(normal(5))
     first, second = (origin * 2).realize(), (origin * 2).realize()

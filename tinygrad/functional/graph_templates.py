@@ -19,9 +19,11 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.engine.realize import Capture
 from tinygrad.graph.node_flags import MEMORY
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import Size
+from tinygrad.graph.template import GraphTemplate
 from tinygrad.graph.uop import UOp
 from tinygrad.tensor.modes import no_grad
 
@@ -32,48 +34,25 @@ P = ParamSpec("P")
 
 MAX_TEMPLATES = 1 << 12
 """Kinds of calls of a function that are remembered; the one met first goes first."""
+MOST_OPERANDS = 32
+"""Tensors up to which a call is looked up: more make long keys, and a result of `cat` that is seldom asked
+for again."""
 when_called: list[Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = []
 """The last one is called instead of a remembered function, with that, its arguments and options."""
 _PLAIN = frozenset({NoneType, bool, int, str, DType})
 """Types of which equal values mean the same."""
 
 
-class GraphTemplate:
-    """The nodes of a result by number: those of the operands come first, then constants, then, each after its
-    sources, what is made of them."""
-
-    __slots__ = ("constants", "steps")
-
-    def __init__(self, result: UOp, operands: list[UOp]) -> None:
-        number = {node: i for i, node in reversed(list(enumerate(operands)))}
-        nodes = [n for n in result.toposort(stop=number.__contains__) if n not in number]
-        self.constants = [n for n in nodes if n.device is None]
-        """what depends on no operand"""
-        made = [n for n in nodes if n.device is not None]
-        number.update((n, i) for i, n in enumerate(self.constants + made, len(operands)))
-        self.steps = [(n.op, n.dtype, n.arg, (n.shape, n.device, n.flags), [number[s] for s in n.src])
-                      for n in made]
-
-    def over(self, operands: list[UOp]) -> UOp:
-        """The result for other operands of that kind."""
-        nodes = operands + self.constants
-        for op, dtype, arg, known, sources in self.steps:
-            nodes.append(UOp.new(op, dtype, tuple([nodes[s] for s in sources]), arg, known))
-        return nodes[-1]
-
-
 class _Call:
-    """One call of a remembered function: its `key`, and the nodes of its operands that the function may look
-    at."""
+    """One call of a remembered function: its `key`, and the nodes that its operands are views of."""
 
-    __slots__ = ("bases", "key", "nodes", "tensor", "tensors")
+    __slots__ = ("key", "leaves", "tensor", "tensors")
 
     def __init__(self, tensor: type[Tensor]) -> None:
         self.tensor = tensor
         self.key: list[Any] = [tensor.training, no_grad.state.depth > 0,
                                dtypes.default_float, dtypes.default_int]
-        self.nodes: list[UOp] = []
-        self.bases: list[UOp] = []
+        self.leaves: list[UOp] = []
         self.tensors: list[Tensor] = []
 
     def takes(self, value: Any) -> bool:
@@ -95,17 +74,15 @@ class _Call:
 
     def takes_node(self, node: UOp) -> bool:
         """Add an operand's node to the key, if it can be part of one."""
-        key, nodes, bases = self.key, self.nodes, self.bases
+        key, leaves = self.key, self.leaves
         if Size.exists and node.has_sizes:
             return False
         while node.op in Family.MOVEMENT and len(node.src) == 1:
-            nodes.append(node)
             key += (node.op, node.arg)
             (node,) = node.src
-        nodes.append(node)
-        bases.append(node)
-        key += (node.op, node.dtype, node.shape, node.device, node.flags, bases.index(node))
-        return type(node.device) is str
+        leaves.append(node)
+        key += (node.op, node.dtype, node.shape, node.device, node.flags, leaves.index(node))
+        return type(node.device) is str and len(leaves) <= MOST_OPERANDS
 
 
 def memoised(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
@@ -131,7 +108,8 @@ def memoised(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
         key = tuple(call.key)
         template = templates.get(key)
         if template is not None:
-            result: Tensor = tensor.of(template.over(call.nodes), *call.tensors)
+            result_of = template.applied if Capture.active is None else template.over
+            result: Tensor = tensor.of(result_of(call.leaves), *call.tensors)
             return result
         result = function(*args, **options)
         if key not in templates:
@@ -148,8 +126,8 @@ def _template_of(result: Tensor, call: _Call) -> GraphTemplate | None:
     if type(result) is not call.tensor or result._alias_set is not None or result._requires_grad is not None:
         return None
     node = result.uop
-    if node.device is None or node.flags & MEMORY or node in call.nodes:
+    if node.device is None or node.flags & MEMORY or node in call.leaves:
         return None
-    known = set(call.nodes)
+    known = set(call.leaves)
     leaves = (n for n in node.toposort(stop=known.__contains__) if not n.src and n not in known)
-    return GraphTemplate(node, call.nodes) if all(n.op is Ops.CONST for n in leaves) else None
+    return GraphTemplate(node, call.leaves) if all(n.op is Ops.CONST for n in leaves) else None

@@ -111,18 +111,18 @@ class Methods:
     sub = elementwise.sub
     mul = elementwise.mul
     div = elementwise.div
-    floordiv = elementwise.floordiv
-    mod = elementwise.mod
-    fmod = elementwise.fmod
+    floordiv = memoised(elementwise.floordiv)
+    mod = memoised(elementwise.mod)
+    fmod = memoised(elementwise.fmod)
     neg = elementwise.neg
     reciprocal = elementwise.reciprocal
     maximum = elementwise.maximum
     minimum = elementwise.minimum
-    clip = elementwise.clip
-    lerp = elementwise.lerp
-    sign = elementwise.sign
-    copysign = elementwise.copysign
-    clamp = elementwise.clip
+    clip = memoised(elementwise.clip)
+    lerp = memoised(elementwise.lerp)
+    sign = memoised(elementwise.sign)
+    copysign = memoised(elementwise.copysign)
+    clamp = clip
     abs = elementwise.absolute
     # comparisons and choices
     lt = comparisons.lt
@@ -133,11 +133,11 @@ class Methods:
     ne = comparisons.ne
     logical_not = comparisons.logical_not
     where = comparisons.where
-    masked_fill = comparisons.masked_fill
+    masked_fill = memoised(comparisons.masked_fill)
     isnan = comparisons.isnan
-    isinf = comparisons.isinf
-    isfinite = comparisons.isfinite
-    isclose = comparisons.isclose
+    isinf = memoised(comparisons.isinf)
+    isfinite = memoised(comparisons.isfinite)
+    isclose = memoised(comparisons.isclose)
     allclose = comparisons.allclose
     # elementwise: bits
     bitwise_and = elementwise.bitwise_and
@@ -148,24 +148,24 @@ class Methods:
     rshift = elementwise.rshift
     # elementwise: rounding
     trunc = elementwise.trunc
-    floor = elementwise.floor
-    ceil = elementwise.ceil
-    round = elementwise.round_half_even
+    floor = memoised(elementwise.floor)
+    ceil = memoised(elementwise.ceil)
+    round = memoised(elementwise.round_half_even)
     # mathematics: powers, exponentials, logarithms, trigonometry
     square = mathematics.square
     sqrt = mathematics.sqrt
-    rsqrt = mathematics.rsqrt
-    exp = mathematics.exp
+    rsqrt = memoised(mathematics.rsqrt)
+    exp = memoised(mathematics.exp)
     exp2 = mathematics.exp2
     expm1 = memoised(mathematics.expm1)
-    log = mathematics.log
+    log = memoised(mathematics.log)
     log1p = memoised(mathematics.log1p)
     log2 = mathematics.log2
-    log10 = mathematics.log10
+    log10 = memoised(mathematics.log10)
     logaddexp = memoised(mathematics.logaddexp)
     pow = memoised(mathematics.power)
     sin = mathematics.sin
-    cos = mathematics.cos
+    cos = memoised(mathematics.cos)
     tan = memoised(mathematics.tan)
     asin = memoised(mathematics.asin)
     acos = memoised(mathematics.acos)
@@ -179,8 +179,8 @@ class Methods:
     erf = memoised(error_function.erf)
     erfc = memoised(error_function.erfc)
     # activation
-    relu = activation.relu
-    relu6 = activation.relu6
+    relu = memoised(activation.relu)
+    relu6 = memoised(activation.relu6)
     sigmoid = memoised(activation.sigmoid)
     silu = memoised(activation.silu)
     gelu = memoised(activation.gelu)
@@ -191,11 +191,11 @@ class Methods:
     elu = memoised(activation.elu)
     celu = memoised(activation.celu)
     selu = memoised(activation.selu)
-    leaky_relu = activation.leaky_relu
-    hardtanh = activation.hardtanh
-    hardsigmoid = activation.hardsigmoid
+    leaky_relu = memoised(activation.leaky_relu)
+    hardtanh = memoised(activation.hardtanh)
+    hardsigmoid = memoised(activation.hardsigmoid)
     hardswish = memoised(activation.hardswish)
-    softsign = activation.softsign
+    softsign = memoised(activation.softsign)
     swish = silu
     # elementwise: casts
     cast = elementwise.cast
@@ -223,19 +223,19 @@ class Methods:
     shrink_to = movement.shrink_to
     pad = movement.pad
     pad_to = movement.pad_to
-    cat = joining.cat
-    stack = joining.stack
+    cat = memoised(joining.cat)
+    stack = memoised(joining.stack)
     split = joining.split
     chunk = joining.chunk
-    repeat = joining.repeat
-    repeat_interleave = joining.repeat_interleave
+    repeat = memoised(joining.repeat)
+    repeat_interleave = memoised(joining.repeat_interleave)
     roll = joining.roll
     meshgrid = joining.meshgrid
     unfold = movement.unfold
     diagonal = movement.diagonal
     diag = movement.diag
-    triu = movement.triu
-    tril = movement.tril
+    triu = memoised(movement.triu)
+    tril = memoised(movement.tril)
     rearrange = rearrange.rearrange
     numel = movement.numel
     size = movement.size
@@ -243,12 +243,12 @@ class Methods:
     nbytes = movement.nbytes
     view = movement.reshape
     # reduce
-    sum = _along(reduce.sum_)
-    prod = _along(reduce.prod_)
-    max = _along(reduce.max_)
-    min = _along(reduce.min_)
-    any = _along(reduce.any_)
-    all = _along(reduce.all_)
+    sum = _along(memoised(reduce.sum_))
+    prod = _along(memoised(reduce.prod_))
+    max = _along(memoised(reduce.max_))
+    min = _along(memoised(reduce.min_))
+    any = _along(memoised(reduce.any_))
+    all = _along(memoised(reduce.all_))
     mean = _along(memoised(reduce.mean))
     var = _along(memoised(reduce.var))
     std = _along(memoised(reduce.std))
@@ -266,7 +266,7 @@ class Methods:
     cummin = _along(reduce.cummin)
     logcumsumexp = _along(memoised(reduce.logcumsumexp))
     sort = reduce.sort
-    argsort = reduce.argsort
+    argsort = memoised(reduce.argsort)
     topk = reduce.topk
     # linear algebra
     dot = memoised(linalg.dot)
@@ -288,9 +288,9 @@ class Methods:
     matrix_power = equations.matrix_power
     einsum = staticmethod(linalg.einsum)
     # indexing
-    gather = indexing.gather
-    scatter = indexing.scatter
-    scatter_reduce = indexing.scatter_reduce
+    gather = memoised(indexing.gather)
+    scatter = memoised(indexing.scatter)
+    scatter_reduce = memoised(indexing.scatter_reduce)
     masked_select = selecting.masked_select
     nonzero = selecting.nonzero
     unique = selecting.unique
@@ -341,8 +341,8 @@ class Methods:
     __sub__ = _operator(elementwise.sub)
     __mul__ = _operator(elementwise.mul)
     __truediv__ = _operator(elementwise.div)
-    __floordiv__ = _operator(elementwise.floordiv)
-    __mod__ = _operator(elementwise.mod)
+    __floordiv__ = _operator(floordiv)
+    __mod__ = _operator(mod)
     __pow__ = _operator(pow)
     __matmul__ = _operator(matmul)
     __and__ = _operator(elementwise.bitwise_and)
@@ -354,8 +354,8 @@ class Methods:
     __rsub__ = _reflected(elementwise.sub)
     __rmul__ = _reflected(elementwise.mul)
     __rtruediv__ = _reflected(elementwise.div)
-    __rfloordiv__ = _reflected(elementwise.floordiv)
-    __rmod__ = _reflected(elementwise.mod)
+    __rfloordiv__ = _reflected(floordiv)
+    __rmod__ = _reflected(mod)
     __rpow__ = _reflected(pow)
     __rmatmul__ = _reflected(matmul)
     __rand__ = _reflected(elementwise.bitwise_and)
@@ -367,8 +367,8 @@ class Methods:
     __isub__ = _in_place(elementwise.sub)
     __imul__ = _in_place(elementwise.mul)
     __itruediv__ = _in_place(elementwise.div)
-    __ifloordiv__ = _in_place(elementwise.floordiv)
-    __imod__ = _in_place(elementwise.mod)
+    __ifloordiv__ = _in_place(floordiv)
+    __imod__ = _in_place(mod)
     __ipow__ = _in_place(pow)
     __imatmul__ = _in_place(matmul)
     __iand__ = _in_place(elementwise.bitwise_and)

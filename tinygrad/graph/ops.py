@@ -93,6 +93,9 @@ class Ops(Enum):
     CUSTOM_GRADIENT = auto()
     """(value, inputs...): the value, with gradients at the inputs that arg, a function, gives; none at the
     value"""
+    APPLY = auto()
+    """what a graph template makes of its operands, until somebody looks at the nodes of that; arg: the
+    `GraphTemplate`. Only a tensor holds it"""
     SINK = auto()
     """several results at once"""
 

@@ -23,6 +23,7 @@ from tinygrad.graph.ops import AxisOrder, Family, Memory, Ops, RangeKind
 from tinygrad.graph.shapes import check_movement, elementwise_dtype
 from tinygrad.graph.sharding import BlockMove, Sharding
 from tinygrad.graph.storage import BufferSpec
+from tinygrad.graph.template import GraphTemplate
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
@@ -232,6 +233,7 @@ TENSOR_GRAPH = Grammar("tensor_graph", (
     Production("ASSIGN(same, same)", "into a view of a BUFFER or PARAM, of one shape", _assign),
     Production("CUSTOM_GRADIENT(same, value+)", "arg: the function that gives the other values' gradients",
                lambda n: callable(n.arg)),
+    Production("APPLY(value+)", "arg: the GraphTemplate", _with(GraphTemplate)),
     Production("SINK(value*)", ""),
 ), _only_scalars)
 """What `Tensor` builds and the scheduler takes apart."""

@@ -357,9 +357,16 @@ class UOp(Walk, Operators, Movement, NestNode):
     @staticmethod
     def new_buffer(device: str, size: int, dtype: DType) -> UOp:
         """A BUFFER node of `size` items that no other node equals. Its memory comes when it is written."""
-        spec = BufferSpec(next(_buffer_identities), device, size)
-        flags = _MEMORY if dtype.is_float else _NO_FLOATS
-        node = UOp.new(Ops.BUFFER, dtype, (), spec, ((size,), device, flags))
+        node = object.__new__(UOp)  # one of its own, which nobody looks up
+        node.op = Ops.BUFFER
+        node.dtype = dtype
+        node.src = ()
+        node.arg = BufferSpec(next(_buffer_identities), device, size)
+        node.shape = (size,)
+        node.device = device
+        node.flags = _MEMORY if dtype.is_float else _NO_FLOATS
+        node.computed_into = None
+        node.line = 0
         node.__dict__["storage"] = Storage()
         return node
 

@@ -16,17 +16,19 @@ import json
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tinygrad import observer
 from tinygrad.codegen.indexing import splat_value
 from tinygrad.device import Device
 from tinygrad.dtype import DType
+from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import NotPortable, Writer
 from tinygrad.graph.sharding import Layout, Sharding
 from tinygrad.graph.sizes import Size
+from tinygrad.graph.template import expanded
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
@@ -436,6 +438,8 @@ class ScheduleCache:
         """The schedule of a graph of known sizes; `template`: its own, where known."""
         if template is not None:
             return self.known_again(template, structure)
+        if Ops.APPLY in {sink.op for sink in structure.sinks}:
+            return self.expanded_schedule(structure)
         if structure.is_sharded:
             with observer.span("partition", f"{len(structure.nodes)} nodes"):
                 results = ShardedResults(structure.sinks)
@@ -444,6 +448,21 @@ class ScheduleCache:
             with observer.span("schedule", f"{len(structure.nodes)} nodes"):
                 schedule = self.new_schedule(structure)
         schedule.structure, schedule.is_new = structure, True
+        return schedule
+
+    def expanded_schedule(self, structure: Structure) -> Schedule:
+        """The schedule of results by all nodes that they stand for, kept as that of the results alone. Where
+        slices begin is the same whenever one is made by that template."""
+        results = {sink: expanded(sink) for sink in structure.sinks}
+        schedule = self.schedule(list(results.values()))
+        views = {sink: schedule.views.get(node) for sink, node in results.items()}
+        new = {sink: view for sink, view in views.items() if view is not None}
+        if len(new) == len(views):
+            items = [i._replace(variables=tuple([BoundVariable(v.name, "", v.value) for v in i.variables]))
+                     for i in schedule.items]
+            self.keep_observed(Template.of(replace(schedule, items=items, views=new), structure), structure)
+        known = {sink: held for sink, node in results.items() if (held := storage_view(node)) is not None}
+        schedule.views.update(known | new)
         return schedule
 
     def kept(self, schedule: Schedule, structure: Structure, name: str | None = None) -> Schedule:

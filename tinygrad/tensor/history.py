@@ -54,15 +54,17 @@ LOOKS = Looks()
 def forget_history() -> int:
     """Let all computed values below which no gradient can be asked stand for their memory, in all graphs.
     Returns how many nodes these have."""
-    tensors = [t for t in live_tensors() if depends_on_leaf(t._uop)]
-    alone = [t for t in tensors if t._aliased is None]
+    live = live_tensors()
+    tensors = [t for t in live if depends_on_leaf(t._uop)]
     order = list(UOp.sink([t._uop for t in tensors]).toposort())
     shared = set(UOp.sink([t._uop for t in tensors if t._aliased is not None]).toposort())
     forgotten = {node: view for node in _without_leaves(order, tensors) if node not in shared
                  and (view := storage_view(node)) is not None and is_leaf(view)}
     if forgotten:
         changed = _over_memory(order, forgotten)
-        for t in alone:
+        for t in live:  # constants to gradients among them, which graphs are built on
+            if t._aliased is not None:
+                continue
             view = forgotten.get(t._uop)
             if view is not None:
                 t._stand_for(view)

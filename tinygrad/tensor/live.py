@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tinygrad.graph.leaf_tensors import below_detaches, constant_leaves, leaf_node
+from tinygrad.device import canonical_device
+from tinygrad.graph.leaf_tensors import below_detaches, constant_leaves, leaf_node, storage_view
 from tinygrad.graph.node_flags import MEMORY, WRITES, Assignments
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.storage import Overwriting
@@ -30,8 +31,11 @@ three times as long for each."""
 
 
 def live_tensors() -> list[Tensor]:
-    """Every tensor that there is, while other threads make more."""
-    return [tensor for reference in list(LIVE) if (tensor := reference()) is not None]
+    """Every tensor that there is, while other threads make more; the graph of each as it is."""
+    tensors = [tensor for reference in list(LIVE) if (tensor := reference()) is not None]
+    for tensor in tensors:
+        tensor._expand_nodes()
+    return tensors
 
 
 class Unrealized:
@@ -68,6 +72,8 @@ class Unrealized:
         found = [(r, t) for r in references if (t := r()) is not None
                  and t._uop.flags & (MEMORY | WRITES) != MEMORY]
         cls.known = changes, [r for r, _ in found]
+        for _, tensor in found:
+            tensor._expand_nodes()
         return [t for _, t in found]
 
 
@@ -76,10 +82,20 @@ unrealized_tensors = Unrealized.tensors
 
 def placed(tensors: Sequence[Tensor]) -> list[UOp]:
     """The nodes to compute for some tensors, each on its own device."""
-    if len(tensors) == 1:
-        return [tensors[0]._placed()]
-    apart = len({t._device for t in tensors}) > 1
-    return [t._placed(apart) for t in tensors]
+    apart = len(tensors) > 1 and len({t._device for t in tensors}) > 1
+    return [_placed(t, apart) for t in tensors]
+
+
+def _placed(tensor: Tensor, among_others: bool) -> UOp:
+    """The node to compute; where only constants feed it, it says which device is to hold the result, if that
+    is not the default one or values on others are computed with it."""
+    node = tensor.uop
+    if node.device is not None:
+        return node
+    view = storage_view(node)  # of an equal node's value, wherever that was computed
+    if among_others or tensor._device != (canonical_device(None) if view is None else view.device):
+        tensor._show(node.copy_to(tensor._device))
+    return tensor.uop
 
 
 def flags_of(tensors: Sequence[Tensor]) -> int:

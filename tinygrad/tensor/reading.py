@@ -23,7 +23,7 @@ MOST_PRINTED_BYTES = 1 << 20
 
 def memory_read(self: Tensor) -> Buffer:
     """The memory of the value in row-major order, all of it and nothing else."""
-    capture = check_reading(self.uop)
+    capture = check_reading(self._result)
     if capture is not None:
         with capture.suspended():
             return memory_read(self)

@@ -39,6 +39,7 @@ from tinygrad.graph.node_flags import COSTLY, LEAF, MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Cut, Devices, Placement, Sharding
 from tinygrad.graph.sizes import Size, largest_shape, shape_value
+from tinygrad.graph.template import expanded
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
 from tinygrad.schedule.items import ScheduledSteps, ScheduleItem
@@ -224,20 +225,31 @@ class Tensor(Methods):
         """
         node = self._uop
         if node.flags & MEMORY:
-            memory = node if node.op is Ops.BUFFER else below_detaches(node)
+            memory = node.src[0] if node.op is Ops.RESHAPE else node  # as most are
+            memory = memory if memory.op is Ops.BUFFER else below_detaches(memory)
             if memory.op is Ops.BUFFER:
                 if memory.storage.writer is not None:
                     self._write_pending(memory)
                 if memory.storage.version != memory.arg.version:
                     self._uop = self._uop.substitute({memory: memory.current})
                 return self._uop
-        return node
+        return self._expand_nodes() if node.op is Ops.APPLY else node
 
     @uop.setter
     def uop(self, node: UOp) -> None:
         self._uop = node
         self._alias_set = None
         Unrealized.note(node)
+
+    def _expand_nodes(self) -> UOp:
+        """Stand for the nodes of an operation, where so far one node stood for all of them."""
+        self._uop = expanded(self._uop)
+        return self._uop
+
+    @property
+    def _result(self) -> UOp:
+        """As `uop`, to compute it and to read its memory: that needs none of an operation's nodes."""
+        return self._uop if self._uop.op is Ops.APPLY else self.uop
 
     def _show(self, node: UOp) -> None:
         """Stand for `node`, another one of the same value, together with the views of this tensor."""
@@ -372,6 +384,9 @@ class Tensor(Methods):
         """
         with engine_lock:
             LOOKS.count()
+            if self._uop.op is Ops.APPLY and not others and Capture.active is None:
+                realize_uops([self._uop], notes_of([self], ()))
+                return self
             tensors = [t for t in (self, *others) if not is_unknown(t.uop)]
             flags = flags_of(tensors)
             writes: set[UOp] = set()
@@ -394,20 +409,6 @@ class Tensor(Methods):
     def _is_realized(self) -> bool:
         view = storage_view(self._uop)
         return view is not None and (self._uop.device is not None or view.device == self._device)
-
-    def _placed(self, among_others: bool = False) -> UOp:
-        """The node to compute; where only constants feed it, it says which device is to hold the result, if
-        that is not the default one or values on others are computed with it (`among_others`)."""
-        node = self.uop
-        if node.device is not None:
-            return node
-        if among_others:
-            self._show(node.copy_to(self._device))
-            return self.uop
-        view = storage_view(node)  # of an equal node's value, wherever that was computed
-        if self._device != (canonical_device(None) if view is None else view.device):
-            self._show(node.copy_to(self._device))
-        return self.uop
 
     @property
     def _shown(self) -> UOp:
@@ -436,7 +437,7 @@ class Tensor(Methods):
         """Take `view`, in which the value was computed, as this tensor's node and that of those that show it
         too."""
         alias_set = self._aliased
-        is_written = below_detaches(self.uop).op is Ops.ASSIGN
+        is_written = below_detaches(self._uop).op is Ops.ASSIGN
         # a value of its own whose items, or some of them, were computed once for several places
         is_shorter = repeats_items(view) and not repeats_items(self._shown)
         if is_shorter or (not is_written and not view.base.storage.belongs_to(alias_set or self)):
@@ -468,7 +469,7 @@ class Tensor(Methods):
 
     def computed(self) -> UOp:
         """The memory of the value, as a view of a BUFFER: computed, with what is pending written."""
-        capture = check_reading(self.uop)
+        capture = check_reading(self._result)
         if capture is not None:
             with capture.suspended():
                 return self.computed()
@@ -481,7 +482,7 @@ class Tensor(Methods):
         together = self._gradients_together() if self._left_together else []
         if together or not self._is_realized:
             self.realize(*together)
-        view = storage_view(self.uop)
+        view = storage_view(self._result)
         if view is None:
             raise RuntimeError(f"{self!r} was computed but has no memory")
         return view
@@ -494,7 +495,7 @@ class Tensor(Methods):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a new NumPy array (bfloat16 and fp8 as ml_dtypes' types)."""
-        constant, shape = constant_value(self.uop), shape_value(self.shape)
+        constant, shape = constant_value(self._result), shape_value(self.shape)
         if constant is not None or prod(shape) == 0:
             return np.full(shape, 0 if constant is None else constant, self.dtype.numpy)
         return np.asarray(items_in(self, memory_read(self).copied()), order="C")
@@ -507,7 +508,7 @@ class Tensor(Methods):
         """The value of a tensor of one item, as a Python number."""
         if prod(shape_value(self.shape)) != 1:
             raise RuntimeError(f"item() takes a tensor of one item, this one has shape {self.shape}")
-        constant = constant_value(self.uop)
+        constant = constant_value(self._result)
         return memory_read(self).copied()[0].item() if constant is None else self.numpy().item()
 
     def __float__(self) -> float:

@@ -377,7 +377,7 @@ CALLS: dict[str, Entry] = {
     "abs": _unary("Abs"),
     "floor": _unary("Floor"),
     "ceil": _unary("Ceil"),
-    "round": _unary("Round"),
+    "round_half_even": _unary("Round"),
     "mish": _unary("Mish"),
     "softsign": _unary("Softsign"),
     "gelu": lambda result, self, approximate: _call(

@@ -1,0 +1,208 @@
+"""APPLY, the one node that stands for an operation on memory (`graph/template.py`): what is computed, kept
+and differentiated is what all of the operation's nodes would give."""
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinygrad import GlobalCounters, Tensor, TinyJit
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.template import GraphTemplate
+from tinygrad.tensor.live import live_tensors
+
+Binary = Callable[[Tensor, Tensor], Tensor]
+draw = np.random.default_rng(7)
+
+
+def real(*shape: int) -> Tensor:
+    return Tensor(draw.standard_normal(shape).astype(np.float32)).realize()
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b` after another product of that kind, so that there is a template."""
+    (real(*a.shape) @ real(*b.shape)).realize()
+    found = a @ b
+    assert found._uop.op is Ops.APPLY
+    return found
+
+
+def kernels(run: Callable[[], Any]) -> int:
+    before = GlobalCounters.kernel_count
+    run()
+    return GlobalCounters.kernel_count - before
+
+
+def test_it_is_computed_and_read_without_the_nodes_that_it_stands_for() -> None:
+    a, b = real(5, 6), real(6, 4)
+    y = product(a, b)
+    assert kernels(y.realize) == 1 and kernels(y.realize) == 0
+    np.testing.assert_allclose(y.numpy(), a.numpy() @ b.numpy(), rtol=1e-5)
+    assert y._uop.op is Ops.APPLY and y.shape == (5, 4) and y.device == a.device
+
+
+def test_who_asks_for_the_node_gets_those_of_the_function_in_the_same_memory() -> None:
+    a, b = real(5, 6), real(6, 4)
+    y = product(a, b).realize()
+    assert y.uop.op is not Ops.APPLY and y.uop is product(a, b).uop
+    assert kernels(lambda: (y.realize(), y.numpy())) == 0
+    assert kernels(lambda: (y + 1).realize()) == 1
+    assert all(n.op is not Ops.APPLY for n in (y + 1).uop.toposort())
+
+
+def test_equal_calls_are_computed_once() -> None:
+    a, b = real(5, 6), real(6, 4)
+    first, second = product(a, b), product(a, b)
+    assert kernels(first.realize) == 1 and kernels(second.realize) == 0
+    assert kernels(lambda: first.uop) == 0
+    assert kernels(second.realize) == 0
+
+
+def test_a_value_whose_nodes_were_computed_meanwhile_is_not_lost() -> None:
+    a, b = real(5, 6), real(6, 4)
+    expanded, applied = product(a, b), product(a, b)
+    expanded.uop.op  # noqa: B018  # looks at the nodes
+    expanded.realize()
+    np.testing.assert_array_equal(applied.numpy(), expanded.numpy())
+
+
+def test_several_results_are_computed_together() -> None:
+    a, b = real(5, 6), real(6, 4)
+    y, z = product(a, b), product(a, b) * 2
+    assert kernels(lambda: y.realize(z)) <= 2
+    np.testing.assert_allclose(z.numpy(), 2 * (a.numpy() @ b.numpy()), rtol=1e-5)
+
+
+def test_operands_that_are_overwritten_are_read_before() -> None:
+    a, b = real(5, 6), real(6, 4)
+    expected = a.numpy() @ b.numpy()
+    lazy, done = product(a, b), product(a, b).realize()
+    a.assign(Tensor.zeros(5, 6)).realize()
+    for y in (lazy, done):
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5)
+    np.testing.assert_array_equal(product(a, b).numpy(), np.zeros((5, 4)))
+
+
+def test_a_result_is_memory_of_its_own_to_write_into() -> None:
+    with Tensor.no_grad():
+        a, b = (Tensor(draw.integers(0, 9, (4, 4)).astype(np.int32)).realize() for _ in range(2))
+        (a @ b).realize()
+    y, z = a @ b, a @ b
+    expected = y.numpy()
+    np.testing.assert_array_equal(z.numpy(), expected)
+    y[0] = 1
+    y += 1
+    expected[0] = 1
+    np.testing.assert_array_equal(y.numpy(), expected + 1)
+    np.testing.assert_array_equal(z.numpy(), a.numpy() @ b.numpy())
+
+
+@pytest.mark.parametrize("is_realized", [False, True])
+def test_gradients_flow_through_it(is_realized: bool) -> None:
+    a, b = real(5, 6), real(6, 4)
+    y = product(a, b)
+    if is_realized:
+        y.realize()
+    y.sum().backward()
+    np.testing.assert_allclose(a.grad.numpy(), np.ones((5, 4)) @ b.numpy().T, rtol=1e-5)
+    y = product(a, b)
+    y.requires_grad = True
+    (y * 3).sum().backward()
+    np.testing.assert_array_equal(y.grad.numpy(), np.full((5, 4), 3))
+
+
+def test_a_function_under_the_jit_takes_it_from_outside_and_as_an_argument() -> None:
+    a, b = real(5, 6), real(6, 4)
+    expected = a.numpy() @ b.numpy()
+    outside = product(a, b)
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        return (outside * 2 + x.relu()).realize()
+
+    for _ in range(4):
+        y = product(a, b)
+        np.testing.assert_allclose(step(y).numpy(), 2 * expected + np.maximum(expected, 0), rtol=1e-5)
+
+
+def test_whoever_looks_at_all_tensors_sees_nodes() -> None:
+    y = product(real(5, 6), real(6, 4))
+    assert y in set(live_tensors()) and y._uop.op is not Ops.APPLY
+
+
+def test_it_stands_for_nothing_that_is_lazy_below() -> None:
+    a, b = real(5, 6), real(6, 4)
+    product(a, b)
+    assert ((a + 1) @ b)._uop.op is not Ops.APPLY
+    assert ((a + 1).realize() @ b)._uop.op is Ops.APPLY
+    assert all(n.op is not Ops.APPLY for n in ((a @ b) * 2).uop.toposort())
+
+
+def test_without_gradients_it_is_memory_once_it_is_computed() -> None:
+    a, b = real(5, 6), real(6, 4)
+    with Tensor.no_grad():
+        product(a, b)
+        y = product(a, b)
+    np.testing.assert_allclose(y.numpy(), a.numpy() @ b.numpy(), rtol=1e-5)
+    assert y._is_fully_realized and y.uop.base.op is Ops.BUFFER
+
+
+STEPS: tuple[Binary, ...] = (
+    lambda x, y: x @ y, lambda x, y: x.softmax(-1), lambda x, y: x.relu(), lambda x, y: x.sum(0) + y,
+    lambda x, y: x.max(1, keepdim=True) * y, lambda x, y: x.layernorm(), lambda x, y: x.cat(y)[:4],
+    lambda x, y: x.clip(-0.5, 0.7), lambda x, y: x.tril(), lambda x, y: x + y, lambda x, y: x.T,
+    lambda x, y: x[::-1], lambda x, y: x.exp() * 0.1, lambda x, y: x.detach(), lambda x, y: x.cumsum(1),
+    lambda x, y: (x > y).where(x, y), lambda x, y: x.T.sum(1) + x, lambda x, y: x.contiguous())
+
+
+def results_of_a_program(seed: int) -> list[Any]:
+    """What a random program reads: operations, values computed, read and overwritten, gradients; last the
+    error that ended it, if one did."""
+    found: list[Any] = []
+    try:
+        run_program(random.Random(seed), np.random.default_rng(seed), found)
+    except RuntimeError as error:  # a value or a gradient that was asked for after it was overwritten
+        found.append(str(error))
+    return found
+
+
+def run_program(chance: random.Random, numbers: np.random.Generator, found: list[Any]) -> None:
+    pool = [Tensor(numbers.standard_normal((4, 4)).astype(np.float32)).realize() for _ in range(3)]
+    for _ in range(chance.randint(8, 24)):
+        x, y = chance.choice(pool), chance.choice(pool)
+        match chance.randrange(10):
+            case 0:
+                x.realize()
+            case 1:
+                found.append(x.numpy())
+            case 2:
+                x.assign(y * 0.9)
+            case 3:
+                x[1:3] = y[1:3]
+            case 4 if chance.random() < 0.5:
+                with Tensor.no_grad():
+                    pool = [*pool[-7:], chance.choice(STEPS)(x, y)]
+            case 4:
+                (x * y).sum().backward()
+                found += [t.grad.numpy() for t in pool if t.grad is not None]
+            case _:
+                pool = [*pool[-7:], chance.choice(STEPS)(x, y)]
+    found += [t.numpy() for t in pool]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_programs_compute_what_they_do_with_all_nodes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    results_of_a_program(seed)  # leaves templates
+    got = results_of_a_program(seed)
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphTemplate, "applied", GraphTemplate.over)
+        expected = results_of_a_program(seed)
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        if isinstance(other, str):
+            assert one == other
+        else:
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
