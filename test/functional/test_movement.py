@@ -330,3 +330,19 @@ def test_svd(shape, full):
         assert not full or square.shape[-1] == square.shape[-2]
         gram = np.swapaxes(square, -1, -2) @ square
         np.testing.assert_allclose(gram, np.broadcast_to(np.eye(gram.shape[-1]), gram.shape), atol=5e-5)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.floor(), lambda x: x.ceil(), lambda x: x.round(), lambda x: x.trunc(), lambda x: x.cat(),
+    lambda x: Tensor.stack([x])[0], lambda x: x[:1].cumsum(0), lambda x: x[:1].cumprod(0),
+    lambda x: x.repeat(1, 1), lambda x: x.roll(0, 0), lambda x: x.tril(9), lambda x: x.clip(-9, 9)],
+    ids=["floor", "ceil", "round", "trunc", "cat", "stack", "cumsum", "cumprod", "repeat", "roll", "tril",
+         "clip"])
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_what_leaves_values_as_they_are_is_a_value_of_its_own(function, is_lazy):
+    x = Tensor([[1, 2], [3, 4]]).realize()
+    x = x * 1 if is_lazy else x
+    for _ in range(3):
+        y = function(x)
+        y += 10
+        same(x, np.array([[1, 2], [3, 4]]))

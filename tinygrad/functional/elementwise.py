@@ -446,7 +446,7 @@ def rshift(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
 
 
 def _rounding(self: Tensor, op: Callable[[UOp], UOp]) -> Tensor:
-    return unary(self, op) if self.dtype.is_float else self
+    return unary(self, op if self.dtype.is_float else lambda x: x)
 
 
 def trunc(self: Tensor) -> Tensor:

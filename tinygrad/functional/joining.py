@@ -48,7 +48,7 @@ def cat(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
         raise ValueError(f"cat along axis {axis} takes shapes equal elsewhere, got "
                          f"{', '.join(str(p.shape) for p in parts)}")
     if len(parts) == 1:
-        return first
+        return copied(first, first.uop)
     dtype = promote(*(p.dtype for p in parts))
     return type(first).of(joined([p.uop.cast(dtype) for p in parts], axis), *parts)
 

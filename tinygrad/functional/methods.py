@@ -228,7 +228,7 @@ class Methods:
     split = joining.split
     chunk = joining.chunk
     repeat = memoised(joining.repeat)
-    repeat_interleave = memoised(joining.repeat_interleave)
+    repeat_interleave = joining.repeat_interleave
     roll = joining.roll
     meshgrid = joining.meshgrid
     unfold = movement.unfold

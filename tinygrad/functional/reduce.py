@@ -320,12 +320,12 @@ def _cumulative(name: str, self: Tensor, axis: int, dtype: DType, fold: Fold,
                 combine: Callable[[UOp, UOp], UOp], identity: float) -> Tensor:
     along = axis_of(name, self, axis)
     if prod(self.shape) == 0 or self.ndim == 0:
-        return self.cast(dtype)
+        return copied(self, self.uop.cast(dtype))
     last = self.uop.cast(dtype).permute([i for i in range(self.ndim) if i != along] + [along])
     scanned = _scan(last, fold, combine, identity)
     order = [i if i < along else i - 1 for i in range(self.ndim)]
     order[along] = self.ndim - 1
-    return type(self).of(scanned.permute(order), self)
+    return copied(self, scanned.permute(order))
 
 
 def _fold_with(op: Ops) -> Fold:

@@ -92,11 +92,10 @@ class Lines:
     def __init__(self) -> None:
         self.all: list[Line] = [Line()]
         self.numbers: dict[Line, int] = {self.all[0]: UNKNOWN}
-        self.known: dict[tuple[int, ...], int] = {}
-        """by the key of a stack: for each of the user's frames the ids of its code, its instruction, and of a
-        module's call the module's id; at the end, where a frame has a note, the number of what is above it"""
         self.stacks: dict[tuple[int, ...], int] = {}
-        """by such a key, the number that notes have, which is negative"""
+        """by the key of a stack, the number that notes have, which is negative: for each of the user's frames
+        the ids of its code, its instruction, and of a module's call the module's id; at the end, where a
+        frame has a note, the number of what is above it"""
         self.new_stack = itertools.count(-1, -1)
         self.instructions: dict[tuple[int, ...], dict[int, int]] = {}
         """by the number of what is above a frame, its code and the module that it is a call of: what notes on
@@ -112,59 +111,63 @@ class Lines:
         kinds = self.kinds
         frame: FrameType | None = _getframe(1 + inner)
         while frame is not None:
+            note = frame.f_trace
+            if type(note) is Above and (found := note.lines.get(frame.f_lasti)) is not None:
+                return found
             kind = kinds.get(id(frame.f_code))  # the code as a key would be hashed, all of it, each time
             if kind is None:
                 kind = self.kind(frame.f_code)
             if kind:
-                note = frame.f_trace
-                found = note.lines.get(frame.f_lasti) if type(note) is Above else None
-                return self.walked(frame) if found is None else found
+                return self.walked(frame)
             frame = frame.f_back
         return UNKNOWN
 
     def walked(self, innermost: FrameType) -> int:
-        """The number of the stack whose innermost frame of the user's this is, which has a note of it
-        afterwards."""
-        keys: list[tuple[int, ...]] = []
-        """of each of the user's frames: code, instruction, and of a call of a module that"""
-        above: tuple[int, ...] = ()
-        """the number of what is above them, where a frame has a note of it"""
-        frame: FrameType | None = innermost
+        """The number of the line where this frame, the innermost of the user's, is; the frame has a note of
+        it afterwards."""
+        note = innermost.f_trace
+        lines = note.lines if type(note) is Above else self.noted(innermost)
+        found = lines.get(innermost.f_lasti)
+        if found is None:
+            found = lines[innermost.f_lasti] = self.met(innermost)
+        return found
+
+    def noted(self, frame: FrameType) -> dict[int, int]:
+        """The lines of a frame's instructions where it was called, with a note of what is above it, where
+        that stays so and nobody traces."""
+        code, above = frame.f_code, self.above(frame)
+        stack = self.stacks.get(above)
+        if stack is None:
+            stack = self.stacks.setdefault(above, next(self.new_stack))
+        key = (stack, id(code)) if self.kinds[id(code)] == USER else (stack, id(code), module_id(frame))
+        lines = self.instructions.get(key)
+        if lines is None:
+            lines = self.instructions.setdefault(key, {})
+        if frame.f_trace is None and not code.co_flags & RESUMED and sys.gettrace() is None:
+            frame.f_trace = Above(stack, lines)
+        return lines
+
+    def above(self, frame: FrameType) -> tuple[int, ...]:
+        """The key of the stack that called a frame, up to the first frame with a note."""
+        key: list[int] = []
+        caller = frame.f_back
         for _ in range(MOST_DEPTH):
-            if frame is None:
+            if caller is None:
                 break
-            code = frame.f_code
+            code = caller.f_code
             kind = self.kinds.get(id(code))
             if kind is None:
                 kind = self.kind(code)
             if kind:
-                module = () if kind == USER else (id(frame.f_locals.get("self")),)
-                keys.append((id(code), frame.f_lasti, *module))
-                note = frame.f_trace
+                key += (id(code), caller.f_lasti)
+                if kind != USER:
+                    key.append(module_id(caller))
+                note = caller.f_trace
                 if type(note) is Above:
-                    above = (note.stack,)
+                    key.append(note.stack)
                     break
-            frame = frame.f_back
-        outer = (*itertools.chain(*keys[1:]), *above)
-        key = (*keys[0], *outer)
-        found = self.known.get(key)
-        if found is None:
-            found = self.met(key, innermost)
-        note = innermost.f_trace
-        if note is None:
-            note = self.note(innermost, keys[0], outer)
-        if type(note) is Above:
-            note.lines[innermost.f_lasti] = found
-        return found
-
-    def note(self, frame: FrameType, key: tuple[int, ...], above: tuple[int, ...]) -> Above | None:
-        """Note on a frame what is above it, where that stays so and nobody traces."""
-        if frame.f_code.co_flags & RESUMED or sys.gettrace() is not None:
-            return None
-        stack = self.stacks.setdefault(above, next(self.new_stack))
-        code, _, *module = key
-        note = frame.f_trace = Above(stack, self.instructions.setdefault((stack, code, *module), {}))
-        return note
+            caller = caller.f_back
+        return tuple(key)
 
     def kind(self, code: CodeType) -> int:
         """What frames of some code are; the code is kept, and so keeps its id."""
@@ -172,8 +175,9 @@ class Lines:
         found = self.kinds[id(code)] = kind_of(code)
         return found
 
-    def met(self, key: tuple[int, ...], frame: FrameType | None) -> int:
+    def met(self, innermost: FrameType) -> int:
         """The number of a stack that is met for the first time."""
+        frame: FrameType | None = innermost
         frames: list[tuple[CodeType, int]] = []
         modules: list[Any] = []
         while frame is not None and len(frames) < MOST_FRAMES:
@@ -183,8 +187,7 @@ class Lines:
             if kind in (MODULE, OWN_MODULE):
                 modules.append(frame.f_locals.get("self"))
             frame = frame.f_back
-        found = self.known[key] = self.number(Line(frames_of(frames), path_of(modules[::-1])))
-        return found
+        return self.number(Line(frames_of(frames), path_of(modules[::-1])))
 
     def number(self, line: Line) -> int:
         """The number of a line."""
@@ -218,6 +221,11 @@ def kind_of(code: CodeType) -> int:
     if is_library or (file.startswith("<") and file != "<stdin>" and "doctest" not in file):
         return SKIPPED
     return MODULE if is_call and "site-packages" not in file else USER
+
+
+def module_id(frame: FrameType) -> int:
+    """The id of the module whose call a frame is."""
+    return id(frame.f_locals.get("self"))
 
 
 def frames_of(places: list[tuple[CodeType, int]]) -> tuple[Frame, ...]:

@@ -150,10 +150,9 @@ class Recorder(Observer):
     def tensor_made(self, node: Any) -> None:
         if node.line or (node.device is None and is_number(node)):
             return
-        if not self.made_for or (made_for := self.made_for.get(get_ident())) is None:
-            number = self.lines.here(INNER_FRAMES)
-        else:
-            number = self.lines.here(INNER_FRAMES) if made_for.written_at is None else made_for.written_at
+        number = self.lines.here(INNER_FRAMES)
+        if self.made_for and (made_for := self.made_for.get(get_ident())) is not None:
+            number = number if made_for.written_at is None else made_for.written_at
             if number == made_for.asked:
                 number = made_for.gradient
         if number:
@@ -227,7 +226,7 @@ class Recorder(Observer):
         return tuple(map(LINE, structure.nodes)) if structure.lines is None else structure.lines
 
     def tells_lines(self, template: Any, structure: Any) -> bool:
-        now = structure.lines = tuple(map(LINE, structure.nodes))
+        now = structure.lines = tuple([node.line for node in structure.nodes])
         last = template.observed
         if last is not None and last.nodes == now and last.key is self.key and last.thread == get_ident():
             structure.observed = last
