@@ -150,6 +150,32 @@ def test_without_gradients_it_is_memory_once_it_is_computed() -> None:
     assert y._is_fully_realized and y.uop.base.op is Ops.BUFFER
 
 
+def test_each_of_several_results_has_one() -> None:
+    for _ in range(3):
+        x = real(5, 6)
+        items, places = x.sort(dim=1)
+        np.testing.assert_array_equal(items.numpy(), np.sort(x.numpy(), 1))
+        np.testing.assert_array_equal(places.numpy(), np.argsort(x.numpy(), 1, kind="stable"))
+        variance, mean = x.var_mean(dim=0)
+        variance.realize(mean)
+        np.testing.assert_allclose(variance.numpy(), x.numpy().var(0, ddof=1), rtol=1e-5)
+        np.testing.assert_allclose(mean.numpy(), x.numpy().mean(0), rtol=1e-5, atol=1e-7)
+    assert all(part._uop.op is Ops.APPLY for part in real(5, 6).sort(dim=1))
+    largest, _ = (x := real(5, 6)).topk(2)
+    np.testing.assert_array_equal(largest.sum().gradient(x)[0].numpy(), x.numpy() >= largest.numpy()[:, 1:])
+
+
+def test_a_function_whose_tensors_come_after_words_has_one() -> None:
+    for formula, expected in (("ij,jk->ik", lambda x, y: x @ y), ("ij,jk->i", lambda x, y: (x @ y).sum(1))):
+        for _ in range(3):
+            x, y = real(5, 6), real(6, 4)
+            found = Tensor.einsum(formula, x, y)
+            np.testing.assert_allclose(found.numpy(), expected(x.numpy(), y.numpy()), rtol=1e-5, atol=1e-6)
+        assert found._uop.op is Ops.APPLY
+    with pytest.raises(TypeError):
+        Tensor.einsum()
+
+
 STEPS: tuple[Binary, ...] = (
     lambda x, y: x @ y, lambda x, y: x.softmax(-1), lambda x, y: x.relu(), lambda x, y: x.sum(0) + y,
     lambda x, y: x.max(1, keepdim=True) * y, lambda x, y: x.layernorm(), lambda x, y: x.cat(y)[:4],

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine.realize import Capture
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 MAX_TEMPLATES = 1 << 12
 """Kinds of calls of a function that are remembered; the one met first goes first."""
@@ -84,17 +85,23 @@ class _Call:
         key += (node.op, node.dtype, node.shape, node.device, node.flags, leaves.index(node))
         return type(node.device) is str and len(leaves) <= MOST_OPERANDS
 
+    def result(self, template: GraphTemplate) -> Tensor:
+        """What a template makes of the operands: while TinyJit traces, which looks at all nodes, of these."""
+        make = template.applied if Capture.active is None else template.over
+        result: Tensor = self.tensor.of(make(self.leaves), *self.tensors)
+        return result
 
-def memoised(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """`function`, a method of tensors, memoised as graph templates by what it is called with."""
-    templates: dict[tuple[Any, ...], GraphTemplate | None] = {}
+
+def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
+    """`function`, which gives a tensor or a tuple of them, memoised as graph templates by what it is called
+    with; its `first` tensor is the argument of that number."""
+    templates: dict[tuple[Any, ...], GraphTemplate | tuple[GraphTemplate, ...] | None] = {}
 
     @wraps(function)
-    def method(*args: P.args, **options: P.kwargs) -> Tensor:
+    def method(*args: P.args, **options: P.kwargs) -> Any:
         if when_called:
-            noted: Tensor = when_called[-1](function, args, options)
-            return noted
-        tensor: Any = type(args[0]) if args else None
+            return when_called[-1](function, args, options)
+        tensor: Any = type(args[first]) if len(args) > first else None
         if not hasattr(tensor, "no_grad"):
             return function(*args, **options)
         call = _Call(tensor)
@@ -106,14 +113,14 @@ def memoised(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
             if not call.takes(value):
                 return function(*args, **options)
         key = tuple(call.key)
-        template = templates.get(key)
-        if template is not None:
-            result_of = template.applied if Capture.active is None else template.over
-            result: Tensor = tensor.of(result_of(call.leaves), *call.tensors)
-            return result
+        known = templates.get(key)
+        if type(known) is GraphTemplate:
+            return call.result(known)
+        if type(known) is tuple:
+            return tuple([call.result(template) for template in known])
         result = function(*args, **options)
         if key not in templates:
-            templates[key] = _template_of(result, call)
+            templates[key] = _templates_of(result, call)
             for oldest in list(templates)[:-MAX_TEMPLATES]:
                 templates.pop(oldest, None)
         return result
@@ -121,7 +128,16 @@ def memoised(function: Callable[P, Tensor]) -> Callable[P, Tensor]:
     return method
 
 
-def _template_of(result: Tensor, call: _Call) -> GraphTemplate | None:
+def _templates_of(result: Any, call: _Call) -> GraphTemplate | tuple[GraphTemplate, ...] | None:
+    """How a result, or each of several, follows from the operands of a call, if that is all that it follows
+    from."""
+    if type(result) is not tuple:
+        return _template_of(result, call)
+    found = [template for part in result if (template := _template_of(part, call)) is not None]
+    return tuple(found) if len(found) == len(result) else None
+
+
+def _template_of(result: Any, call: _Call) -> GraphTemplate | None:
     """How `result` follows from the operands of a call, if that is all that it follows from."""
     if type(result) is not call.tensor or result._alias_set is not None or result._requires_grad is not None:
         return None

@@ -16,6 +16,7 @@ from tinygrad.dtype import DType, dtype_from_numpy, dtypes
 from tinygrad.engine.realize import Capture, JitError, users_line
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import expand_to, order_reversed
+from tinygrad.functional.graph_templates import memoised
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.leaf_tensors import own_memory
@@ -39,8 +40,8 @@ class Selection:
     """the items of the tensor's node that integers and slices select, with all of its axes"""
     shape: Shape
     """the same without the axes of integers, and with those of None"""
-    tensors: dict[int, UOp]
-    """axis of `view` -> integer node, not negative where it is in range"""
+    tensors: dict[int, Tensor]
+    """axis of `view` -> which of its items"""
 
     @property
     def view(self) -> UOp:
@@ -186,7 +187,7 @@ def select(self: Tensor, index: Any, to_write: bool = False) -> Selection:
             kept.append(ceildiv(end - start, abs(step)))
         else:
             start, end = 0, size
-            tensors[len(kept)] = _not_negative(item.uop, size)
+            tensors[len(kept)] = item
             kept.append(size)
         bounds.append((start, end))
         steps.append(step)
@@ -214,15 +215,18 @@ def _numbers_along(axis: int, ndim: int, size: int, dtype: DType) -> UOp:
     return counting(size, dtype).reshape([size if i == axis else 1 for i in range(ndim)])
 
 
-def _pick(x: UOp, tensors: dict[int, UOp]) -> UOp:
-    """Tensor indexing: the axes of `x` that `tensors` index are replaced by the indices' common shape.
+@memoised
+def _picked(self: Tensor, axes: tuple[int, ...], *indices: Tensor) -> Tensor:
+    """Tensor indexing: these axes, in order, are replaced by the common shape of what indexes them.
 
     It comes where the indexed axes were if those are neighbours, else in front, as in NumPy.
     """
-    axes = sorted(tensors)
+    x = self.uop
+    tensors = {axis: _not_negative(index.uop, x.shape[axis])
+               for axis, index in zip(axes, indices, strict=True)}
     shape = broadcast_shape("index", *(tensors[a].shape for a in axes))
     others = [a for a in range(len(x.shape)) if a not in tensors]
-    neighbours = axes == list(range(axes[0], axes[0] + len(axes)))
+    neighbours = axes[-1] - axes[0] < len(axes)
     before = [a for a in others if a < axes[0]] if neighbours else []
     after = [a for a in others if a not in before]
     # axes: before, the indices' shape, the indexed axes (summed), after; so the transpose of this, a sum over
@@ -243,7 +247,8 @@ def _pick(x: UOp, tensors: dict[int, UOp]) -> UOp:
     assert mask is not None
     chosen = mask.where(expand_to(spread, full), 0)
     summed = range(first, first + len(axes))
-    return _nonzero_sum(chosen, summed).reshape((*full[:first], *full[first + len(axes):]))
+    result = _nonzero_sum(chosen, summed).reshape((*full[:first], *full[first + len(axes):]))
+    return type(self).of(result, self, *indices)
 
 
 def getitem(self: Tensor, index: Any) -> Tensor:
@@ -258,7 +263,8 @@ def getitem(self: Tensor, index: Any) -> Tensor:
     """
     chosen = select(self, index)
     if chosen.tensors:
-        return type(self).of(_pick(chosen.view, chosen.tensors), self)
+        axes = tuple(sorted(chosen.tensors))
+        return _picked(type(self).of(chosen.view, self), axes, *[chosen.tensors[axis] for axis in axes])
     return type(self).view_of(chosen.view, self)
 
 

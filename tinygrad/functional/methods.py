@@ -252,8 +252,8 @@ class Methods:
     mean = _along(memoised(reduce.mean))
     var = _along(memoised(reduce.var))
     std = _along(memoised(reduce.std))
-    var_mean = _along(reduce.var_mean)
-    std_mean = _along(reduce.std_mean)
+    var_mean = _along(memoised(reduce.var_mean))
+    std_mean = _along(memoised(reduce.std_mean))
     argmax = _along(memoised(reduce.argmax))
     argmin = _along(memoised(reduce.argmin))
     softmax = _along(memoised(reduce.softmax))
@@ -262,12 +262,12 @@ class Methods:
     logsumexp = _along(memoised(reduce.logsumexp))
     cumsum = _along(memoised(reduce.cumsum))
     cumprod = _along(memoised(reduce.cumprod))
-    cummax = _along(reduce.cummax)
-    cummin = _along(reduce.cummin)
+    cummax = _along(memoised(reduce.cummax))
+    cummin = _along(memoised(reduce.cummin))
     logcumsumexp = _along(memoised(reduce.logcumsumexp))
-    sort = reduce.sort
+    sort = memoised(reduce.sort)
     argsort = memoised(reduce.argsort)
-    topk = reduce.topk
+    topk = memoised(reduce.topk)
     # linear algebra
     dot = memoised(linalg.dot)
     matmul = memoised(linalg.matmul)
@@ -286,7 +286,7 @@ class Methods:
     det = equations.det
     slogdet = equations.slogdet
     matrix_power = equations.matrix_power
-    einsum = staticmethod(linalg.einsum)
+    einsum = staticmethod(memoised(linalg.einsum, first=1))
     # indexing
     gather = memoised(indexing.gather)
     scatter = memoised(indexing.scatter)
