@@ -185,14 +185,27 @@ def test_an_interrupt_anywhere_while_memory_is_freed_loses_count_of_none(is_cach
 TWO_DEVICES = ("CPU", "CPU:1")
 
 
-def test_an_interrupt_anywhere_in_short_work_leaves_values_whole():
-    a_value()[0]()
-    assert everywhere(immediate.run.__code__, a_value) > 20
+def two_writes():
+    x, y = numbers(), numbers()
+    x.assign(x + 1)
+    y.assign(y * 2)
+
+    def check(came):
+        x.realize(y)
+        assert x.tolist() == [i + 1 for i in range(8)] and y.tolist() == [2 * i for i in range(8)]
+    return (lambda: x.realize(y)), check
+
+
+@pytest.mark.parametrize("program", [a_value, a_write, two_writes])
+def test_an_interrupt_anywhere_in_short_work_leaves_values_and_writes_whole(program):
+    program()[0]()
+    assert everywhere(immediate.run.__code__, program) > 20
 
 
 @pytest.mark.parametrize("program", [a_write, writes_of_parts,
                                      pytest.param(a_write_on_two_devices, marks=pytest.mark.slow)])
-def test_an_interrupt_anywhere_leaves_values_and_writes_whole(program):
+def test_an_interrupt_anywhere_leaves_values_and_writes_whole(program, monkeypatch):
+    monkeypatch.setattr(immediate, "run", lambda *_: False)
     program()[0]()
     assert everywhere(realize.Steps.__init__.__code__, program) > 20
 

@@ -80,11 +80,32 @@ def test_random_numbers_advance():
     assert len({values.tobytes() for values in first}) == 3
 
 
-def test_writes_into_memory_that_tensors_show_are_left_to_the_queues(runs):
-    x = number(4)
-    for _ in range(3):
+def test_writes_into_memory_that_tensors_show_run_at_once_too(runs):
+    x, rows = number(4), number(3, 4)
+    expected, expected_rows = x.numpy(), rows.numpy()
+    shown = np.from_dlpack(x)
+    for i in range(3):
         x.assign(x + 1).realize()
-    assert True not in runs
+        rows[i] = x * 2
+        expected = expected + 1
+        expected_rows[i] = expected * 2
+        np.testing.assert_array_equal(x.numpy(), expected)
+        np.testing.assert_array_equal(shown, expected)
+    np.testing.assert_array_equal(rows.numpy(), expected_rows)
+    assert runs == [False, False, True, True, True, True]
+
+
+def test_a_write_that_fails_before_it_begins_is_still_to_be_done(runs, monkeypatch):
+    x, y = number(4), number(4, seed=1)
+    expected = x.numpy() + 2
+    (x.assign(x + 1)).realize()
+    x.assign(x + 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(immediate, "run_calls", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            x.realize()
+    (y + 1).realize()
+    np.testing.assert_array_equal(x.numpy(), expected)
 
 
 def test_long_work_is_left_to_the_queues(runs):

@@ -2,12 +2,14 @@
 
 In: the structure of a graph to compute, and its template (`schedule/cache.py`). Kernels that take less time
 than handing them to a queue run right here where the queue is idle and nobody else uses their memory: no step
-waits for another, and an interrupt (Ctrl-C) leaves everything lazy. So of all that `engine/realize.py` does
-for a schedule only addresses, calls and new BUFFERs are left, half of what an operation on a small tensor
-costs. `run` says whether a template is of this kind; what is not goes the way of any schedule.
+waits for another, and an interrupt (Ctrl-C) leaves everything lazy, or lets everything end where memory was
+overwritten. So of all that `engine/realize.py` does for a schedule only addresses, calls and new BUFFERs are
+left, half of what an operation on a small tensor costs. `run` says whether a template is of this kind; what
+is not goes the way of any schedule.
 """
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +21,9 @@ from tinygrad.device.queue import ThreadedQueue, clock
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import BEAM
+from tinygrad.helpers import BEAM, Uninterrupted, complete
 from tinygrad.schedule.cache import Structure, Template, TemplateView
+from tinygrad.schedule.memory_views import over_memory
 
 MOST_KERNELS = 32
 """Kernels up to which a template is looked at: what has more takes longer than handing it over."""
@@ -40,7 +43,7 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class CommandList:
-    """A template with compiled kernels: those of one queue, which write new memory alone."""
+    """A template with compiled kernels: those of one queue."""
 
     queue: ThreadedQueue
     beam: int
@@ -48,6 +51,10 @@ class CommandList:
     calls: tuple[KernelCall, ...]
     views: tuple[tuple[int, TemplateView], ...]
     """for each node that gets a value, its position in the structure and what shows it"""
+    overwritten: tuple[int, ...]
+    """the numbers of the structure's buffers that are written to"""
+    in_place: tuple[int, ...]
+    """the positions of nodes whose values are in memory that was there before"""
     visible: tuple[tuple[int, str, int, DType], ...]
     """(number, device, items, dtype) of the new memory that views show"""
     inner: tuple[tuple[int, int], ...]
@@ -59,15 +66,16 @@ class CommandList:
     """for each call, its kernel and the user's lines that it is for"""
 
 
-def run(structure: Structure, template: Template | None, began: float = 0.0) -> bool:
-    """Compute what the template does for that structure, here and now, and let its nodes stand for the
-    results; False, with nothing done, where it is not of that kind or memory is in use. An observer is told
-    that all of it began then; what began before somebody recorded is not."""
+def run(structure: Structure, template: Template | None, done: Callable[[], None], began: float = 0.0
+        ) -> bool:
+    """Compute what the template does for that structure, here and now, let its nodes stand for the results,
+    and call `done`; False, with nothing done, where it is not of that kind or memory is in use. An observer
+    is told that all of it began then; what began before somebody recorded is not."""
     if template is None:
         return False
     launch = template.launch
     if launch is None:
-        launch = template.launch = launch_of(template, len(structure.buffers))
+        launch = template.launch = launch_of(template, structure)
     if type(launch) is not CommandList or launch.beam != BEAM.value:
         return False
     watcher = observer.active if began else None
@@ -78,7 +86,8 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
         if memory is None or memory._memory is None:
             return False
         uses = memory.uses if memory.whole is None else memory.whole.uses
-        if uses is not None and uses.before_reading():
+        if uses is not None and (uses.before_writing() if number in launch.overwritten
+                                 else uses.before_reading()):
             return False
         addresses[number] = memory._address or memory.address
     for number, device, size, dtype in launch.visible:
@@ -95,44 +104,93 @@ def run(structure: Structure, template: Template | None, began: float = 0.0) -> 
     values = [value for _, _, _, value in structure.variables] if structure.variables else ()
     if None in values:
         return False
+    arguments = [([addresses[slot] for slot in call.slots],
+                  [values[number] if given else number for given, number in call.variables])
+                 for call in launch.calls]
     queue = launch.queue
+    times = [] if watcher is None else [began]
     with queue.lock:
         if not queue.runs_here(launch.work.seconds, ()):
             return False
-        times = [] if watcher is None else [began, clock()]
-        for call in launch.calls:
-            call.program([addresses[slot] for slot in call.slots],
-                         [values[number] if given else number for given, number in call.variables],
-                         call.extent)
-            if watcher is not None:
-                times.append(clock())
+        if launch.overwritten:
+            run_to_the_end(structure, launch, arguments, new, times, done)
+        else:
+            run_calls(launch.calls, arguments, times)
     launch.work.count(len(launch.calls))
-    nodes = {}
-    for number, memory in new.items():
-        node = nodes[number] = UOp.new_buffer(memory.device, memory.size, memory.dtype)
-        node.storage.buffer = memory
-        if observed:
-            memory.change = observed.memory[number]
-    for position, view in launch.views:
-        structure.nodes[position].set_realized_view(view.over(nodes))
+    if not launch.overwritten:
+        show(structure, launch, new)
+        complete(done)
     if watcher is not None:
+        for number, memory in new.items() if observed else ():
+            memory.change = observed.memory[number]
         times.append(clock())
         observed.ran(times)
     return True
 
 
-def launch_of(template: Template, given: int) -> CommandList | bool:
-    """The launch of a template whose structure has so many buffers; False where it has none: several
-    devices, copies, writes into memory that tensors show, devices without threads of the host."""
+Arguments = list[tuple[list[int], list[int]]]
+"""The addresses and the variables of each call."""
+
+
+def run_calls(calls: Sequence[KernelCall], arguments: Arguments, times: list[float]) -> None:
+    """Run kernels one after another. `times`, empty where nobody observes, gets when the first begins and
+    when each ends."""
+    if times:
+        times.append(clock())
+    for call, given in zip(calls, arguments):
+        call.program(*given, call.extent)
+        if times:
+            times.append(clock())
+
+
+def run_to_the_end(structure: Structure, launch: CommandList, arguments: Arguments, new: dict[int, Buffer],
+                   times: list[float], done: Callable[[], None]) -> None:
+    """Run the kernels and note what they computed. Once one has overwritten memory, an exception (Ctrl-C)
+    comes after all the rest: it would be done again otherwise."""
+    queue, before = launch.queue, launch.queue.accepted
+    try:
+        run_calls(launch.calls, arguments, times)
+        show(structure, launch, new)
+        done()
+    except BaseException:
+        with Uninterrupted():
+            if begun := queue.accepted - before:
+                run_calls(launch.calls[begun:], arguments[begun:], [])
+                show(structure, launch, new)
+                done()
+        raise
+
+
+def show(structure: Structure, launch: CommandList, new: dict[int, Buffer]) -> None:
+    """Let the structure's nodes stand for what was computed."""
+    nodes = {}
+    for number, memory in new.items():
+        node = nodes[number] = UOp.new_buffer(memory.device, memory.size, memory.dtype)
+        node.storage.buffer = memory
+    for position, view in launch.views:
+        structure.nodes[position].set_realized_view(view.over(nodes))
+    for position in launch.in_place:
+        node = structure.nodes[position]
+        node.set_realized_view(over_memory(node))
+
+
+def launch_of(template: Template, structure: Structure) -> CommandList | bool:
+    """The launch of a template; False where it has none: several devices, copies, devices without threads of
+    the host, writes into memory by kernels that may fail."""
+    given = len(structure.buffers)
+    written = {slot for item in template.items for slot in item.slots[:item.outputs]}
+    overwritten = tuple(sorted(slot for slot in written if slot < given))
     devices = {device for device, _, _ in template.fresh}
+    devices.update(structure.buffers[number].arg.device for number in overwritten)
     if len(devices) != 1 or len(template.items) > MOST_KERNELS or not template.items:
         return False
     (name,) = devices
     queue = Device[name].queue
-    written = {slot for item in template.items for slot in item.slots[:item.outputs]}
     transfers = any(item.ast.op in Family.TRANSFER for item in template.items)
-    if not isinstance(queue, ThreadedQueue) or min(written) < given or transfers or any(
-            view is None for _, view in template.views):
+    in_place = tuple(position for position, view in template.views if view is None)
+    if not isinstance(queue, ThreadedQueue) or transfers or (in_place and not overwritten):
+        return False
+    if overwritten and queue.may_fail:
         return False
     kernels = [compiled_kernel(item.ast, name) for item in template.items]
     calls = []
@@ -149,5 +207,5 @@ def launch_of(template: Template, given: int) -> CommandList | bool:
         (size * dtype.itemsize for number, (_, size, dtype) in numbered if number in offsets), default=0)
     work = sum((kernel.estimate for kernel in kernels), NO_WORK)
     sites = tuple((kernel, item.lines) for kernel, item in zip(kernels, template.items, strict=True))
-    return CommandList(queue, BEAM.value, tuple(calls), views, visible, tuple(offsets.items()), inner_bytes,
-                       name, work, sites)
+    return CommandList(queue, BEAM.value, tuple(calls), views, overwritten, in_place, visible,
+                       tuple(offsets.items()), inner_bytes, name, work, sites)

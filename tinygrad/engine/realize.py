@@ -253,8 +253,7 @@ def _realize(uops: Sequence[UOp], done: Callable[[], None], began: float = 0.0) 
         schedule = schedules.schedule(uops)
     else:
         template = schedules.known(structure)
-        if capture is None and DEBUG.value < 2 and immediate.run(structure, template, began):
-            complete(done)
+        if capture is None and DEBUG.value < 2 and immediate.run(structure, template, done, began):
             return True
         schedule = schedules.of_structure(structure, template)
     if (watcher := observer.active) is not None and schedule.structure is not None:

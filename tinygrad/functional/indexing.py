@@ -291,7 +291,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         self.write(self.flatten().scatter(0, flat, source).reshape(self.shape).uop, partly=True)
         return
     value = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
-    memory = None
+    node, memory = self.uop, None
     if not self.is_tracked and not is_unknown(value):
         self.compute_whole()
         memory = own_memory(self.uop)
@@ -299,7 +299,9 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         # not by `chosen.view`: its reshape would become one with a reshape that the node ends in
         self.write(value.reshape(chosen.part.shape), chosen.part)
         return
-    view = select(type(self).leaf(memory, requires_grad=False), index, to_write=True).view
+    view = chosen.view
+    if memory is not node or view.has_sizes:
+        view = select(type(self).leaf(memory, requires_grad=False), index, to_write=True).view
     self.overwrite(view, value.shrink([(0, size) for size in view.shape]))
 
 

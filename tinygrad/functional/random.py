@@ -12,8 +12,9 @@ with another counter.
 """
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import local
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.device import canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.functional.creation import to_shape
+from tinygrad.functional.graph_templates import MAX_TEMPLATES
 from tinygrad.graph.sharding import Devices, Placement
+from tinygrad.graph.template import GraphTemplate
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.tensor.generator import (
@@ -87,59 +90,68 @@ def threefry2x32(key: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor]) -> tu
     return x, y
 
 
-def _variable_words(name: str, highest: int, value: int, shape: tuple[int, ...],
-                    device: Placement) -> tuple[Tensor, Tensor]:
-    """(low, high) 32-bit words of a bound variable, expanded to `shape`."""
+def _variable_words(variable: UOp, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """(low, high) 32-bit words of a variable, expanded to `shape`."""
     from tinygrad.tensor import Tensor
 
-    variable = UOp.variable(name, 0, highest, value)
-    low, high = (Tensor(word.cast(dtypes.uint32), device=device, requires_grad=False)
+    low, high = (Tensor(word.cast(dtypes.uint32), requires_grad=False)
                  for word in (variable % 2**32, variable // 2**32))
     ones = (1,) * len(shape)
     return low.reshape(ones).expand(shape), high.reshape(ones).expand(shape)
 
 
-def _random_blocks(count: int, device: Placement, lanes: int = 1) -> tuple[Tensor, Tensor]:
-    """Both words of the next `count` blocks: uint32 of shape (lanes, count), every lane the same."""
+def _blocks(seed: UOp, start: UOp, count: int, lanes: int = 1) -> tuple[Tensor, Tensor]:
+    """Both words of `count` blocks from the number `start` on: uint32 of shape (lanes, count), every lane the
+    same."""
     from tinygrad.tensor import Tensor
 
-    total = count * prod(size for _, size in _examples.batches)
-    if total >= 2**31:
-        raise ValueError(f"one draw takes fewer than 2**31 blocks of 64 random bits, asked for {total}")
     shape = (lanes, count)
-    stream = drawn_on(device)
-    start = stream_start(stream) + advance(stream, total)
-    low, high = _variable_words(counter_name(stream), MAX_COUNTER, start, shape, device)
-    position = Tensor.arange(count, dtype=dtypes.uint32, device=device).reshape(1, count)
+    low, high = _variable_words(start, shape)
+    position = Tensor.arange(count, dtype=dtypes.uint32).reshape(1, count)
     position = _examples.blocks(position, count).expand(shape)
     block_low = low + position
     block_high = high + (block_low < low).cast(dtypes.uint32)
-    return threefry2x32(_variable_words("seed", MAX_SEED, seed(), shape, device), (block_low, block_high))
+    return threefry2x32(_variable_words(seed, shape), (block_low, block_high))
 
 
-def _random_words(shape: tuple[int, ...], device: Placement) -> Tensor:
+def _words(seed: UOp, start: UOp, shape: tuple[int, ...]) -> Tensor:
     """uint32 random bits: first the first words of all blocks, then their second words."""
     from tinygrad.tensor import Tensor
 
     count = prod(shape)
-    if count == 0:
-        return Tensor.zeros(*shape, dtype=dtypes.uint32, device=device)
     blocks = ceildiv(count, 2)
-    first, second = _random_blocks(blocks, device, lanes=2)
-    lane = Tensor.arange(2, dtype=dtypes.int32, device=device).reshape(2, 1).expand(2, blocks)
+    first, second = _blocks(seed, start, blocks, lanes=2)
+    lane = Tensor.arange(2, dtype=dtypes.int32).reshape(2, 1).expand(2, blocks)
     words = (lane == 0).where(first, second).reshape(2 * blocks)
     return words.shrink(((0, count),)).reshape(shape)
 
 
-def _random_pairs(shape: tuple[int, ...], device: Placement) -> tuple[Tensor, Tensor]:
+def _pairs(seed: UOp, start: UOp, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Two independent uint32 tensors of random bits: the two words of one block an item."""
+    first, second = _blocks(seed, start, prod(shape))
+    return first.reshape(shape), second.reshape(shape)
+
+
+@functools.lru_cache(maxsize=MAX_TEMPLATES)
+def _template(make: Callable[..., Tensor], *form: Any) -> GraphTemplate:
+    """The nodes of `make` for any seed and start: about 150."""
+    leaves = UOp.variable("seed", 0, MAX_SEED), UOp.variable("start", 0, MAX_COUNTER)
+    return GraphTemplate(make(*leaves, *form).uop, leaves)
+
+
+def _drawn(make: Callable[..., Tensor], blocks: int, device: Placement, *form: Any) -> Tensor:
+    """What `make(seed, start, *form)` makes of the next `blocks` blocks: the nodes of its template."""
     from tinygrad.tensor import Tensor
 
-    if prod(shape) == 0:
-        empty = Tensor.zeros(*shape, dtype=dtypes.uint32, device=device)
-        return empty, empty
-    first, second = _random_blocks(prod(shape), device)
-    return first.reshape(shape), second.reshape(shape)
+    total = blocks * prod(size for _, size in _examples.batches)
+    if total >= 2**31:
+        raise ValueError(f"one draw takes fewer than 2**31 blocks of 64 random bits, asked for {total}")
+    stream = drawn_on(device)
+    start = stream_start(stream) + advance(stream, total)
+    leaves = (UOp.variable("seed", 0, MAX_SEED, seed()),
+              UOp.variable(counter_name(stream), 0, MAX_COUNTER, start))
+    node = make(*leaves, *form).uop if _examples.batches else _template(make, *form).over(leaves)
+    return Tensor(node, device=device, requires_grad=False)
 
 
 # --- what the functions below share ---------------------------------------------------------------
@@ -167,10 +179,42 @@ def _unit_interval(bits: Tensor, dtype: DType) -> Tensor:
 
 
 def _uniform(shape: tuple[int, ...], dtype: DType, device: Placement) -> Tensor:
-    if dtype is not dtypes.float64:
-        return _unit_interval(_random_words(shape, device), dtype)
-    high, low = _random_pairs(shape, device)
-    return ((high >> 5).cast(dtype) * 2**26 + (low >> 6).cast(dtype)) * 2.0**-53
+    from tinygrad.tensor import Tensor
+
+    count = prod(shape)
+    if count == 0:
+        return Tensor.zeros(*shape, dtype=dtype, device=device)
+    if dtype is dtypes.float64:
+        return _drawn(_doubles, count, device, shape)
+    return _drawn(_floats, ceildiv(count, 2), device, shape, dtype)
+
+
+def _floats(seed: UOp, start: UOp, shape: tuple[int, ...], dtype: DType) -> Tensor:
+    return _unit_interval(_words(seed, start, shape), dtype)
+
+
+def _doubles(seed: UOp, start: UOp, shape: tuple[int, ...]) -> Tensor:
+    high, low = _pairs(seed, start, shape)
+    return ((high >> 5).cast(dtypes.float64) * 2**26 + (low >> 6).cast(dtypes.float64)) * 2.0**-53
+
+
+def _normal(seed: UOp, start: UOp, shape: tuple[int, ...]) -> Tensor:
+    return _box_muller(*(_unit_interval(bits, dtypes.float32) for bits in _pairs(seed, start, shape)))
+
+
+def _box_muller(u: Tensor, v: Tensor) -> Tensor:
+    return ((1 - u).log() * -2).sqrt() * (v * (2 * math.pi)).sin()
+
+
+def _integers(seed: UOp, start: UOp, shape: tuple[int, ...], low: int, span: int) -> Tensor:
+    """low + what of 64 random bits is below `span`, modulo 2**64."""
+    if span <= 2**32:
+        draws = (_words(seed, start, shape).cast(dtypes.uint64) * span) >> 32
+    else:
+        upper, lower = (bits.cast(dtypes.uint64) for bits in _pairs(seed, start, shape))
+        draws = (upper << 32) | lower
+        draws = draws if span == 2**64 else draws % span
+    return draws + low % 2**64
 
 
 # --- draws ----------------------------------------------------------------------------------------
@@ -202,11 +246,10 @@ def randn(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = 
     """
     found = _float_type("randn", dtype)
     sizes, place = to_shape("randn", shape), canonical_device(device)
-    if found is dtypes.float64:
-        u, v = _uniform(sizes, found, place), _uniform(sizes, found, place)
+    if found is dtypes.float64 or prod(sizes) == 0:
+        draws = _box_muller(_uniform(sizes, found, place), _uniform(sizes, found, place))
     else:
-        u, v = (_unit_interval(bits, dtypes.float32) for bits in _random_pairs(sizes, place))
-    draws = ((1 - u).log() * -2).sqrt() * (v * (2 * math.pi)).sin()
+        draws = _drawn(_normal, prod(sizes), place, sizes)
     return _finish(draws.cast(found), requires_grad)
 
 
@@ -243,6 +286,8 @@ def randint(*shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike = int,
     >>> numbers.min().item(), numbers.max().item()
     (3, 4)
     """
+    from tinygrad.tensor import Tensor
+
     found = to_dtype(dtype)
     if not found.is_int:
         raise TypeError(f"randint takes an integer dtype, got {found.name}")
@@ -251,15 +296,12 @@ def randint(*shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike = int,
     if not found.min <= low < high <= found.max + 1:
         raise ValueError(f"randint takes low < high within {found.name}, got low={low}, high={high}")
     sizes, place, span = to_shape("randint", shape), canonical_device(device), high - low
-    if span <= 2**32:
-        bits = _random_words(sizes, place).cast(dtypes.uint64)
-        draws = (bits * span) >> 32
-    else:
-        upper, lower = (bits.cast(dtypes.uint64) for bits in _random_pairs(sizes, place))
-        draws = (upper << 32) | lower
-        draws = draws if span == 2**64 else draws % span
+    if prod(sizes) == 0:
+        return _finish(Tensor.zeros(*sizes, dtype=found, device=place), requires_grad)
+    blocks = ceildiv(prod(sizes), 2) if span <= 2**32 else prod(sizes)
+    draws = _drawn(_integers, blocks, place, sizes, low, span)
     # modulo 2**64, and again modulo the width of `dtype`, the sum is the right number
-    return _finish((draws + low % 2**64).cast(found), requires_grad)
+    return _finish(draws.cast(found), requires_grad)
 
 
 def randperm(n: int, device: Devices | None = None, dtype: DTypeLike = int,
@@ -269,7 +311,12 @@ def randperm(n: int, device: Devices | None = None, dtype: DTypeLike = int,
     >>> sorted(Tensor.randperm(4).tolist())
     [0, 1, 2, 3]
     """
-    draws = _random_words(to_shape("randperm", (n,)), canonical_device(device)).contiguous()
+    from tinygrad.tensor import Tensor
+
+    sizes, place = to_shape("randperm", (n,)), canonical_device(device)
+    if n == 0:
+        return _finish(Tensor.zeros(0, dtype=to_dtype(dtype), device=place), requires_grad)
+    draws = _drawn(_words, ceildiv(n, 2), place, sizes).contiguous()
     return _finish(draws.argsort().cast(to_dtype(dtype)), requires_grad)
 
 

@@ -25,13 +25,18 @@ class GraphTemplate:
 
     def __init__(self, result: UOp, leaves: Sequence[UOp]) -> None:
         number = {node: i for i, node in reversed(list(enumerate(leaves)))}
-        nodes = [n for n in result.toposort(stop=number.__contains__) if n not in number]
-        self.constants = [n for n in nodes if n.device is None]
+        made: dict[UOp, None] = dict.fromkeys(leaves)
+        self.constants: list[UOp] = []
         """what depends on none of them"""
-        made = [n for n in nodes if n.device is not None]
-        number.update((n, i) for i, n in enumerate(self.constants + made, len(leaves)))
+        for node in result.toposort(stop=number.__contains__):
+            if node not in made:
+                depends = any(source in made for source in node.src)
+                made.update({node: None} if depends else {})
+                self.constants += [] if depends else [node]
+        steps = [n for n in made if n not in number]
+        number.update((n, i) for i, n in enumerate(self.constants + steps, len(leaves)))
         self.steps = [(n.op, n.dtype, n.arg, (n.shape, n.device, n.flags), [number[s] for s in n.src])
-                      for n in made]
+                      for n in steps]
 
     def over(self, leaves: Sequence[UOp]) -> UOp:
         """The result for other nodes of that kind."""

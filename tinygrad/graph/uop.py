@@ -249,7 +249,7 @@ class UOp(Walk, Operators, Movement, NestNode):
         spec = memory.arg._replace(version=memory.storage.version)
         node = UOp.new(Ops.BUFFER, memory.dtype, (), spec)
         node.__dict__["storage"] = memory.storage
-        return self.substitute({memory: node})
+        return self.over(node)
 
     @property
     def realized_view(self) -> UOp | None:
@@ -296,7 +296,7 @@ class UOp(Walk, Operators, Movement, NestNode):
             way.append(node)
             node = node.src[0]
         for movement in reversed(way):
-            base = UOp.new(movement.op, movement.dtype, (base,), movement.arg)
+            base = UOp.new(movement.op, movement.dtype, (base, *movement.src[1:]), movement.arg)
         return base
 
     @property
