@@ -116,3 +116,40 @@ def test_constant_indices_along_the_last_axis_of_what_is_computed(node: str) -> 
     nodes = ("i = Constant<value = int64[2] {3, -1}>() k = Constant<value = int64[2,1] {3, -1}>() "
              f"k2 = Cast<to = 1>(k) h = Exp(x) y = {node}")
     alike(nodes, RNG.standard_normal((2, 4)).astype(np.float32))
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.6, 0.75, 0.8, 1.5])
+def test_nearest_items_of_version_10_are_those_behind_a_place_where_there_are_fewer(scale: float) -> None:
+    nodes = f's = Constant<value = float[4] {{1.0, 1.0, 1.0, {scale}}}>() y = Resize<mode = "nearest">(x, s)'
+    for n in (4, 5, 7):
+        alike(nodes, RNG.standard_normal((1, 1, 1, n)).astype(np.float32), 10)
+
+
+def test_a_crop_resized_by_one_has_whole_items() -> None:
+    """Of 4 items from 0 to 0.6 there are floor(4 * 0.6 * 1)."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]> g (float[4] x) => (y) {
+        r = Constant<value_floats = [0.0, 0.6]>() s = Constant<value_floats = [1.0]>()
+        y = Resize<mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize">(x, r, s) }""")
+    y = OnnxRunner(model)(x=np.arange(4, dtype=np.float32))["y"].numpy()
+    np.testing.assert_allclose(y, [0, 1.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize("before, after", [(5, 3), (7, -1), (-1, 6), (2, -1), (3, 0)])
+@pytest.mark.parametrize("n", [2, 3])
+def test_padding_goes_around_any_number_of_times(n: int, before: int, after: int) -> None:
+    alike(f'p = Constant<value_ints = [1, {before}, 0, {after}]>() y = Pad<mode = "wrap">(x, p)',
+          RNG.standard_normal((2, n)).astype(np.float32), 19)
+
+
+def test_padding_of_no_items_with_their_like_is_an_error() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 19]> g (float[n] x) => (y) {
+        p = Constant<value_ints = [1, 0]>() y = Pad<mode = "wrap">(x, p) }""")
+    with pytest.raises(OnnxError, match="Pad of 'y': axis 0 has no items to repeat"):
+        OnnxRunner(model)(x=np.zeros(0, np.float32))
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3)])
+def test_running_sums_before_each_of_no_items(shape: tuple[int, ...], reverse: int) -> None:
+    alike(f"a = Constant<value = int64 {{-1}}>() y = CumSum<exclusive = 1, reverse = {reverse}>(x, a)",
+          np.zeros(shape, np.float32))

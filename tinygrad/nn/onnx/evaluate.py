@@ -87,6 +87,12 @@ class Evaluator:
                 del self.small[next(iter(self.small))]
         return self.small[content]
 
+    def in_bytes(self, value: Value) -> Value:
+        """A constant of a type that no tensor has (weights of int4) as such numbers on the device, what else
+        there is as it is."""
+        is_constant = isinstance(value, np.ndarray) and is_coded(value.dtype)
+        return Coded.of_array(value, self.device) if is_constant else value
+
     def _large(self, value: Array) -> Tensor:
         """The tensor of an array, while that exists: weights of a branch stay, results of a run go."""
         key = id(value)
@@ -195,6 +201,7 @@ class Evaluator:
     def call(self, node: Node, operator: Operator, inputs: list[Value],
              attributes: dict[str, Any]) -> list[Value]:
         """The results of an operator: on the host where all that it takes is known there."""
+        inputs = [self.in_bytes(x) for x in inputs]
         check_types(inputs, type_parameters(node.domain, node.op, node.version))
         wrong = wrong_axis(node, len(inputs[0].shape)) if inputs and hasattr(inputs[0], "shape") else ""
         if wrong:

@@ -56,7 +56,6 @@ ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
     "floor": np.floor,
     "ceil": np.ceil,
-    "simple": np.floor,
 }
 
 
@@ -94,7 +93,8 @@ def resize_axis(x: Tensor, axis: int, outs: int, scale: float, how: Resizing, st
     places = _places(outs, n, scale, how.coordinates, start, end)
     before = (slice(None),) * axis
     if how.mode == "nearest":
-        index = np.clip(ROUNDINGS[how.nearest](places.astype(np.float64)), 0, n - 1).astype(np.int32)
+        nearest = how.nearest if how.nearest != "simple" else "ceil" if scale < 1 else "floor"
+        index = np.clip(ROUNDINGS[nearest](places.astype(np.float64)), 0, n - 1).astype(np.int32)
         made = x if np.array_equal(index, np.arange(n)) else x[(*before, index)]
     else:
         index, weights = _taps(places, n, scale, how)
@@ -119,7 +119,8 @@ def _resized(x: Tensor, axes: Sequence[int], outs: Sequence[int], scales: Sequen
 def _scaled(size: float, scale: float) -> Any:
     """How many items are left of `size`, which stays what it is by 1. Of 20 are 14 left by 0.7: by what is a
     little less in float32."""
-    return size if scale == 1 else math.floor(np.float32(size) * np.float32(scale))
+    return size if scale == 1 and not isinstance(size, float) else math.floor(
+        np.float32(size) * np.float32(scale))
 
 
 def _by_scales(x: Tensor, scales: Sequence[float], how: Resizing) -> Tensor:
@@ -128,6 +129,7 @@ def _by_scales(x: Tensor, scales: Sequence[float], how: Resizing) -> Tensor:
 
 
 def _upsampling(mode: str) -> Resizing:
+    """As before version 11: to more items the one at or before a place, to fewer the one at or behind it."""
     return Resizing("nearest" if mode == "nearest" else "linear", "asymmetric", "simple")
 
 
@@ -160,8 +162,9 @@ def Resize_11(X: Tensor, roi: Array | None = None, scales: Array | None = None, 
     given = [X.shape[a] for a in along]
     if scales is not None and scales.size:
         factors = scales.astype(np.float64).tolist()
-        cropped = given if crop is None else [n * (crop[i + len(given)] - crop[i])
-                                              for i, n in enumerate(given)]
+        cropped = given if crop is None else [
+            n if (crop[i], crop[i + len(given)]) == (0, 1) else n * (crop[i + len(given)] - crop[i])
+            for i, n in enumerate(given)]
         outs = [_scaled(n, s) for n, s in zip(cropped, factors, strict=True)]
         return _resized(X, along, outs, factors, how, crop)
     if sizes is None:

@@ -289,7 +289,26 @@ def _padded(data: Tensor, pads: Ints, value: Any, axes: Ints | None, mode: str) 
     pairs = [(0, 0)] * data.ndim
     for i, axis in enumerate(along):
         pairs[axis] = (pads[i], pads[i + len(pads) // 2])
+    if mode == "wrap":
+        return _wrapped(data, pairs)
     return data.pad(pairs, mode=PAD_MODES[mode], value=value)
+
+
+def _wrapped(data: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """Each axis cropped where a size is negative, then repeated: `pad` goes once around, the standard any
+    number of times."""
+    data = data.pad([(min(before, 0), min(after, 0)) for before, after in pairs])
+    pairs = [(max(before, 0), max(after, 0)) for before, after in pairs]
+    for axis, (before, after) in enumerate(pairs):
+        size = data.shape[axis]
+        if is_symbolic((size,)) or max(before, after) <= size:
+            continue
+        if not size:
+            raise ValueError(f"axis {axis} has no items to repeat")
+        places = np.arange(-before, size + after, dtype=np.int32) % size
+        data = data[(*[slice(None)] * axis, places)]
+        pairs[axis] = (0, 0)
+    return data.pad(pairs, mode=PAD_MODES["wrap"])
 
 
 def _center_crop_pad(input_data: Tensor, shape: Ints, *, axes: Any = None) -> Tensor:
