@@ -153,3 +153,29 @@ def test_padding_of_no_items_with_their_like_is_an_error() -> None:
 def test_running_sums_before_each_of_no_items(shape: tuple[int, ...], reverse: int) -> None:
     alike(f"a = Constant<value = int64 {{-1}}>() y = CumSum<exclusive = 1, reverse = {reverse}>(x, a)",
           np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+def test_a_scan_of_version_8_takes_sequences_of_different_lengths(direction: int) -> None:
+    """It was refused. What is collected is zero behind the end of a sequence."""
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 8]>
+        g (int64[3] n, float[3,4,2] xs, float[3,2] s0) => (s, ys) {{
+        s, ys = Scan(n, s0, xs) <num_scan_inputs = 1, directions = [{direction}],
+            body = b (float[2] s1, float[2] x) => (float[2] s2, float[2] y) {{
+            s2 = Add(s1, x) y = Mul(s1, x) }}> }}""")
+    inputs = {"n": np.array([4, 1, 2]), "xs": RNG.standard_normal((3, 4, 2)).astype(np.float32),
+              "s0": RNG.standard_normal((3, 2)).astype(np.float32)}
+    run = OnnxRunner(model)
+    for _ in range(3):
+        for (name, made), wanted in zip(run(inputs).items(), evaluate(model, inputs), strict=True):
+            check(made.numpy(), wanted, name)
+
+
+def test_a_scan_of_nothing_gives_its_state_and_no_items() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]>
+        g (float[n,4] xs, float[4] s0) => (s, ys) {
+        s, ys = Scan(s0, xs) <num_scan_inputs = 1, scan_output_axes = [1],
+            body = b (float[4] s1, float[4] x) => (float[4] s2, float[4] y) {
+            s2 = Add(s1, x) y = Mul(s1, x) }> }""")
+    made = OnnxRunner(model)(xs=np.zeros((0, 4), np.float32), s0=np.arange(4, dtype=np.float32))
+    assert made["s"].tolist() == [0, 1, 2, 3] and made["ys"].shape == (4, 0)

@@ -263,6 +263,9 @@ class Body:
     around: Mapping[str, Value]
 
     def __call__(self, *inputs: Value) -> list[Value]:
+        takes = len(self.graph.inputs)
+        if len(inputs) != takes:
+            raise TypeError(f"its graph {self.graph.name!r} takes {takes} inputs, got {len(inputs)}")
         captured = {name: self.around[name] for name in self.graph.captured}
         return self.evaluator.graph(self.graph,
                                     {**captured, **dict(zip(self.graph.inputs, inputs, strict=True))})

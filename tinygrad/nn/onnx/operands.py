@@ -15,6 +15,7 @@ from tinygrad.nn.onnx.model import Graph, Node, inner_graphs
 from tinygrad.nn.onnx.registry import (
     Operator,
     allowed_kinds,
+    attribute_kinds,
     check_types,
     family,
     result_types,
@@ -22,6 +23,32 @@ from tinygrad.nn.onnx.registry import (
 )
 
 Types: TypeAlias = Mapping[str, np.dtype[Any]]
+
+RECURRENT = ("forward", "reverse", "bidirectional")
+CHOICES: dict[str, Mapping[str, tuple[str, ...]]] = {
+    "approximate": {"Gelu": ("none", "tanh")},
+    "auto_pad": dict.fromkeys(
+        ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "AveragePool", "MaxPool", "LpPool"),
+        ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")),
+    "case_change_action": {"StringNormalizer": ("NONE", "LOWER", "UPPER")},
+    "coordinate_transformation_mode": {
+        "Resize": ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
+                   "tf_half_pixel_for_nn", "tf_crop_and_resize"),
+        "RoiAlign": ("half_pixel", "output_half_pixel")},
+    "direction": {"BitShift": ("LEFT", "RIGHT"), **dict.fromkeys(("RNN", "GRU", "LSTM"), RECURRENT)},
+    "keep_aspect_ratio_policy": {"Resize": ("stretch", "not_larger", "not_smaller")},
+    "mode": {"DepthToSpace": ("DCR", "CRD"),
+             "GridSample": ("bilinear", "linear", "nearest", "bicubic", "cubic"),
+             "Pad": ("constant", "reflect", "edge", "wrap"), "Resize": ("nearest", "linear", "cubic"),
+             "RoiAlign": ("avg", "max"), "TensorScatter": ("linear", "circular"),
+             "TfIdfVectorizer": ("TF", "IDF", "TFIDF"), "Upsample": ("nearest", "linear", "bilinear")},
+    "nearest_mode": {"Resize": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")},
+    "padding_mode": {"GridSample": ("zeros", "border", "reflection")},
+    "reduction": {**dict.fromkeys(("ScatterElements", "ScatterND"), ("none", "add", "mul", "max", "min")),
+                  **dict.fromkeys(("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"),
+                                  ("none", "sum", "mean"))},
+}
+"""What the standard has for attributes that are one of a few words, by attribute and operator."""
 
 
 def wrong_nodes(graph: Graph, around: Types) -> Iterator[str]:
@@ -31,7 +58,8 @@ def wrong_nodes(graph: Graph, around: Types) -> Iterator[str]:
              **{name: said.dtype for name, said in graph.inputs.items() if said.dtype is not None}}
     for node in graph.nodes:
         given = [types.get(name) if name else None for name in node.inputs]
-        reason = _what_is_missing(node) or _what_is_of_a_wrong_type(node, given)
+        reason = _what_is_missing(node) or _attribute_that_is_wrong(node) or \
+            _what_is_of_a_wrong_type(node, given)
         if reason:
             yield f"{node}: {reason}"
         for inner in inner_graphs(node.attributes):
@@ -49,6 +77,22 @@ def _what_is_missing(node: Node) -> str:
         return f"takes {node.target.required} inputs, got {len(node.inputs)}"
     absent = sorted(node.target.needed - node.attributes.keys())
     return f"has no {', '.join(map(repr, absent))}" if absent else ""
+
+
+def _attribute_that_is_wrong(node: Node) -> str:
+    """An attribute that has another type than the standard says, or a word that is none of those it has."""
+    if isinstance(node.target, Graph):
+        return ""
+    kinds = attribute_kinds(node.domain, node.op, node.version)
+    for proto in node.proto.attribute:
+        said = kinds.get(proto.name)
+        if said is not None and proto.type != said[0]:
+            return f"takes {said[1]} as {proto.name!r}"
+        value, words = node.attributes[proto.name], CHOICES.get(proto.name, {}).get(node.op, ())
+        if words and isinstance(value, str) and value not in words:
+            listed = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
+            return f"takes {listed} as {proto.name!r}, got {value!r}"
+    return ""
 
 
 def _what_is_of_a_wrong_type(node: Node, given: list[np.dtype[Any] | None]) -> str:

@@ -165,7 +165,9 @@ def to_form(value: Value, form: Any, as_tensor: TensorMaker, as_array: HostReade
 
 
 def _one(array: Array) -> Any:
-    return array.reshape(-1)[:1].item()
+    if array.size != 1:
+        raise TypeError(f"takes one item where it got some of shape {array.shape}")
+    return array.reshape(-1)[0] if array.dtype == object else array.item()
 
 
 def _integer(value: Any) -> int:
@@ -176,7 +178,7 @@ _HOST_FORMS: dict[Any, Callable[[Array], Any]] = {
     Ints: lambda array: tuple(_integer(n) for n in array.reshape(-1)),
     Strings: lambda array: tuple(str(s) for s in array.reshape(-1)),
     int: lambda array: _integer(_one(array)),
-    float: lambda array: float(array.reshape(-1)[0]),
+    float: lambda array: float(_one(array)),
     bool: lambda array: bool(_one(array)),
     Array: lambda array: array,
 }
@@ -238,6 +240,20 @@ def allowed_kinds(domain: str, name: str, version: int) -> tuple[frozenset[str],
     return tuple(frozenset(family(text[len("tensor("):-1]) for text in formal.types
                            if text.startswith("tensor("))
                  for formal in defs.get_schema(name, version, domain).inputs)
+
+
+@functools.cache
+def attribute_kinds(domain: str, name: str, version: int) -> dict[str, tuple[int, str]]:
+    """For each attribute of an operator the standard's number of its type, and what that is in words."""
+    from onnx import AttributeProto, defs
+
+    if not defs.has(name, version, domain):
+        return {}
+    words = {"FLOAT": "a float", "INT": "an integer", "STRING": "a string", "FLOATS": "floats",
+             "INTS": "integers", "STRINGS": "strings"}
+    return {key: (said.type.value, words.get(said.type.name, f"a {said.type.name.lower()}"))
+            for key, said in defs.get_schema(name, version, domain).attributes.items()
+            if said.type.value != AttributeProto.UNDEFINED}
 
 
 def check_types(inputs: Sequence[Value], parameters: Sequence[tuple[str, str]]) -> None:
