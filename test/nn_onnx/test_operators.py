@@ -179,3 +179,17 @@ def test_a_scan_of_nothing_gives_its_state_and_no_items() -> None:
             s2 = Add(s1, x) y = Mul(s1, x) }> }""")
     made = OnnxRunner(model)(xs=np.zeros((0, 4), np.float32), s0=np.arange(4, dtype=np.float32))
     assert made["s"].tolist() == [0, 1, 2, 3] and made["ys"].shape == (4, 0)
+
+
+@pytest.mark.parametrize("node, version", [("LayerNormalization(x, s)", 17), ("RMSNormalization(x, s)", 23),
+                                           ("GroupNormalization<num_groups = 2>(x, s, z)", 21)])
+def test_norms_of_float64_are_of_float64(node: str, version: int) -> None:
+    """They were computed in float32, which `stash_type` says if nobody does; other runtimes keep the type."""
+    x = RNG.standard_normal((2, 4, 4))
+    model = parser.parse_model(f"""<ir_version: 11, opset_import: ["" : {version}]> g (double[2,4,4] x) => (y)
+        <double[4] s = {{1, 1, 1, 1}}, double[4] z = {{0, 0, 0, 0}}> {{ y = {node} }}""")
+    rows = x.reshape(2, 2, 8) if node[0] == "G" else x
+    centred = rows if node[0] == "R" else rows - rows.mean(-1, keepdims=True)
+    wanted = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 1e-5)
+    y = OnnxRunner(model)(x=x)["y"].numpy()
+    np.testing.assert_allclose(y, wanted.reshape(x.shape), rtol=0, atol=1e-12)

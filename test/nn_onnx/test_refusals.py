@@ -37,6 +37,8 @@ def refused(graph: str) -> str:
     ("s = Shape(x) y = Sigmoid(s)", "Sigmoid of 'y': takes no int64 as X"),
     ("y = Gather(k, x)", "Gather of 'y': takes no float32 as indices"),
     ("b = Greater(x, x) y = Add(b, b)", "Add of 'y': takes no bool as A"),
+    ("y = Add(, x)", "Add of 'y': has no A"),
+    ("y = Where(, x, x)", "Where of 'y': has no condition"),
     ("y = Softmax<axis = 1.0>(x)", "Softmax of 'y': takes an integer as 'axis'"),
     ('y = Transpose<perm = "all">(x)', "Transpose of 'y': takes integers as 'perm'"),
     ('s = Constant<value_floats = [2.0]>() y = Resize<mode = "area">(x, , s)',
@@ -57,12 +59,24 @@ def test_nodes_that_cannot_run_are_named_when_the_file_is_read(nodes: str, said:
     ("Slice(x, one, one, one)", r"axes \(1,\) are not all in \[-1, 0\]"),
     ("Slice(x, three, three, zeros)", r"axes \(0, 0, 0\) name an axis twice"),
     ("Unsqueeze(x, zeros)", r"axes \(0, 0, 0\) name an axis twice"),
+    ("CenterCropPad(x, three)", "takes 1 sizes, got 3"),
+    ("MaxPool<kernel_shape = [1, 1]>(image)", ""),
+    ("MaxPool<kernel_shape = [1]>(image)", "a kernel has 2 axes, as many as are behind the channels, got 1"),
+    ("MaxPool<kernel_shape = [1, 1], strides = [1]>(image)",
+     "strides, dilations and output_padding are 2 numbers, got 1"),
+    ("MaxPool<kernel_shape = [1, 1], pads = [0, 0, 1]>(image)", "pads are 4 numbers, got 3"),
+    ("Resize(image, , half)", "scales are 4 numbers, got 1"),
+    ("Resize(image, , , three)", "sizes are 4 numbers, got 3"),
     ("Constant()", "takes one of its attributes, got none"),
     ("Constant<value_int = 1, value_float = 2.0>()",
      "takes one of its attributes, got value_float, value_int")])
 def test_numbers_that_do_not_belong_together_are_said(node: str, said: str) -> None:
-    model = parser.parse_model(HEADER + f"""g (float[n] x) => (y) <int64[1] one = {{1}},
-        int64[3] three = {{1, 1, 1}}, int64[3] zeros = {{0, 0, 0}}> {{ y = {node} }}""")
+    model = parser.parse_model(HEADER.replace("17", "18") + f"""g (float[n] x) => (y) <int64[1] one = {{1}},
+        float[1,1,2,2] image = {{1, 2, 3, 4}}, float[1] half = {{0.5}}, int64[3] three = {{1, 1, 1}},
+        int64[3] zeros = {{0, 0, 0}}> {{ y = {node} }}""")
+    if not said:
+        OnnxRunner(model)(x=X)
+        return
     with pytest.raises(OnnxError, match=f"{node[:node.index('(')].partition('<')[0]} of 'y': {said}"):
         OnnxRunner(model)(x=X)
 
@@ -223,3 +237,24 @@ def test_branches_and_loops_that_do_not_fit(node: str, said: str) -> None:
         HEADER + f"g (float[k] x, float[j] m, bool[2] two, int64 n) => (y) {{ y = {node} }}"))
     with pytest.raises(OnnxError, match=f"{node[:node.index('(')]} of 'y': {said}"):
         run(x=X, m=X[:2], two=np.array([True, False]), n=np.array(2))
+
+
+def test_what_fails_inside_a_function_is_named_with_its_call() -> None:
+    """The file has the call, not what the standard or a function says by others."""
+    for calls, function, said in (
+            ("y = RotaryEmbedding<num_heads = 3>(q, t, t)", "", "RotaryEmbedding of 'y': Reshape of '"),
+            ("y = own.f(q)", """<opset_import: ["" : 23], domain: "own">
+                f (u) => (w) { k = Constant<value_ints = [5]>() w = Reshape(u, k) }""",
+             "own.f of 'y': Reshape of 'w': cannot reshape")):
+        run = OnnxRunner(parser.parse_model(f"""<ir_version: 11, opset_import: ["" : 23, "own" : 1]>
+            g (float[1,2,8] q, float[1,2,4] t) => (y) {{ {calls} }} {function}"""))
+        with pytest.raises(OnnxError, match=f"^{said}"):
+            run(q=np.ones((1, 2, 8), np.float32), t=np.ones((1, 2, 4), np.float32))
+
+
+def test_a_function_that_lacks_an_input_says_which() -> None:
+    run = OnnxRunner(parser.parse_model("""<ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+        g (float[n] x) => (float[n] y) { y = own.f(x) }
+        <opset_import: ["" : 17], domain: "own"> f (u, v) => (w) { w = Mul(v, u) }"""))
+    with pytest.raises(OnnxError, match="^own.f of 'y': Mul of 'w': has no A"):
+        run(x=X)

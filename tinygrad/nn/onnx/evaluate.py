@@ -23,6 +23,7 @@ from tinygrad.nn.onnx.registry import (
     RANDOM,
     Operator,
     check_types,
+    input_name,
     result_types,
     to_form,
     type_parameters,
@@ -177,9 +178,12 @@ class Evaluator:
                 return self.call(node, node.target, inputs, attributes)
             body = node.target or self._standard_body(node, inputs)
             return self.function(body, inputs, attributes)
-        except OnnxError:
-            raise
-        except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError, AssertionError) as error:
+        except OnnxError as error:
+            if isinstance(node.target, Operator):
+                raise
+            raise OnnxError(f"{node}: {error}") from error.__cause__  # a node of a function's, which it calls
+        except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError, AssertionError,
+                AttributeError) as error:
             raise OnnxError(f"{node}: {error}") from error
 
     def function(self, body: Graph, inputs: list[Value], attributes: dict[str, Any]) -> list[Value]:
@@ -202,6 +206,10 @@ class Evaluator:
              attributes: dict[str, Any]) -> list[Value]:
         """The results of an operator: on the host where all that it takes is known there."""
         inputs = [self.in_bytes(x) for x in inputs]
+        absent = [i for i in operator.present
+                  if i < len(inputs) and inputs[i] is None and operator.form(i) is not Any]
+        if absent:
+            raise TypeError(f"has no {input_name(node.domain, node.op, node.version, absent[0])}")
         check_types(inputs, type_parameters(node.domain, node.op, node.version))
         wrong = wrong_axis(node, len(inputs[0].shape)) if inputs and hasattr(inputs[0], "shape") else ""
         if wrong:

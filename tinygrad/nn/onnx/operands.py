@@ -18,6 +18,7 @@ from tinygrad.nn.onnx.registry import (
     attribute_kinds,
     check_types,
     family,
+    input_name,
     result_types,
     type_parameters,
 )
@@ -75,6 +76,9 @@ def _what_is_missing(node: Node) -> str:
         return ""
     if len(node.inputs) < node.target.required:
         return f"takes {node.target.required} inputs, got {len(node.inputs)}"
+    empty = [i for i, name in enumerate(node.inputs) if not name and i in node.target.present]
+    if empty:
+        return f"has no {input_name(node.domain, node.op, node.version, empty[0])}"
     absent = sorted(node.target.needed - node.attributes.keys())
     return f"has no {', '.join(map(repr, absent))}" if absent else ""
 
@@ -101,9 +105,8 @@ def _what_is_of_a_wrong_type(node: Node, given: list[np.dtype[Any] | None]) -> s
     key = node.domain, node.op, node.version
     parameters, allowed = type_parameters(*key), allowed_kinds(*key)
     for i, kind in enumerate(given if parameters else ()):
-        place = min(i, len(parameters) - 1)
-        if kind is not None and family(kind.name) not in allowed[place]:
-            return f"takes no {kind.name} as {parameters[place][0]}"
+        if kind is not None and family(kind.name) not in allowed[min(i, len(parameters) - 1)]:
+            return f"takes no {kind.name} as {input_name(*key, i)}"
     try:
         check_types(given, parameters)
     except TypeError as error:

@@ -52,6 +52,8 @@ class Operator:
     """how many inputs must be there"""
     needed: frozenset[str] = frozenset()
     """the attributes that must be"""
+    present: frozenset[int] = frozenset()
+    """the positions of inputs that no node may leave out by an empty name"""
 
     def form(self, position: int) -> Any:
         return self.forms[position] if position < len(self.forms) else self.variadic
@@ -87,7 +89,8 @@ def register(function: Function, name: str, domain: str = "", random: bool = Fal
     spelled = re.fullmatch(r"(.*?)(?:_(\d+))?", name)
     assert spelled is not None
     operator, since = spelled[1], int(spelled[2] or 1)
-    hints = {name: _without_none(hint) for name, hint in typing.get_type_hints(function).items()}
+    said = typing.get_type_hints(function)
+    hints = {name: _without_none(hint) for name, hint in said.items()}
     parameters = list(inspect.signature(function).parameters.values())
     inputs = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = [hints.get(p.name, Tensor) for p in parameters if p.kind is p.VAR_POSITIONAL]
@@ -97,7 +100,9 @@ def register(function: Function, name: str, domain: str = "", random: bool = Fal
         domain, operator, since, function, tuple(hints.get(p.name, Tensor) for p in inputs),
         variadic[0] if variadic else None, frozenset(attributes),
         sum(p.default is p.empty for p in inputs),
-        frozenset(name for name, is_needed in attributes.items() if is_needed)))
+        frozenset(name for name, is_needed in attributes.items() if is_needed),
+        frozenset(i for i, p in enumerate(inputs)
+                  if p.default is p.empty and hints.get(p.name) is said.get(p.name))))
     versions.sort(key=lambda v: v.since)
     if random:
         RANDOM.add(operator)
@@ -221,6 +226,12 @@ def type_parameters(domain: str, name: str, version: int) -> tuple[tuple[str, st
     named = {constraint.type_param_str for constraint in schema.type_constraints}
     return tuple((i.name, i.type_str if i.type_str in named and i.is_homogeneous else "")
                  for i in schema.inputs)
+
+
+def input_name(domain: str, name: str, version: int, position: int) -> str:
+    """What the standard calls an input of an operator; its number, where it says nothing of that."""
+    parameters = type_parameters(domain, name, version)
+    return parameters[min(position, len(parameters) - 1)][0] if parameters else f"input {position}"
 
 
 def family(kind: str) -> str:

@@ -123,7 +123,13 @@ def _scaled(size: float, scale: float) -> Any:
         np.float32(size) * np.float32(scale))
 
 
+def _check_count(what: str, count: int, axes: int) -> None:
+    if count != axes:
+        raise ValueError(f"{what} are {axes} numbers, got {count}")
+
+
 def _by_scales(x: Tensor, scales: Sequence[float], how: Resizing) -> Tensor:
+    _check_count("scales", len(scales), x.ndim)
     outs = [_scaled(n, s) for n, s in zip(x.shape, scales, strict=True)]
     return _resized(x, range(x.ndim), outs, scales, how)
 
@@ -160,7 +166,10 @@ def Resize_11(X: Tensor, roi: Array | None = None, scales: Array | None = None, 
     crop = None if roi is None or not roi.size or coordinate_transformation_mode != "tf_crop_and_resize" \
         else roi.tolist()
     given = [X.shape[a] for a in along]
+    if crop is not None:
+        _check_count("the numbers of roi", len(crop), 2 * len(given))
     if scales is not None and scales.size:
+        _check_count("scales", scales.size, len(given))
         factors = scales.astype(np.float64).tolist()
         cropped = given if crop is None else [
             n if (crop[i], crop[i + len(given)]) == (0, 1) else n * (crop[i + len(given)] - crop[i])
@@ -169,6 +178,7 @@ def Resize_11(X: Tensor, roi: Array | None = None, scales: Array | None = None, 
         return _resized(X, along, outs, factors, how, crop)
     if sizes is None:
         raise ValueError("Resize takes scales or sizes")
+    _check_count("sizes", len(sizes), len(given))
     ratios = [1.0 if size is n else size / n for size, n in zip(sizes, given, strict=True)]
     if keep_aspect_ratio_policy == "stretch":
         return _resized(X, along, sizes, ratios, how, crop)

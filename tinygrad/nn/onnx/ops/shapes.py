@@ -325,7 +325,11 @@ def _wrapped(data: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
 
 def _center_crop_pad(input_data: Tensor, shape: Ints, *, axes: Any = None) -> Tensor:
     pairs = [(0, 0)] * input_data.ndim
-    for axis, size in zip(range(input_data.ndim) if axes is None else axes, shape, strict=True):
+    along = range(input_data.ndim) if axes is None else axes
+    _axes(input_data, along)
+    if len(along) != len(shape):
+        raise ValueError(f"takes {len(along)} sizes, got {len(shape)}")
+    for axis, size in zip(along, shape, strict=True):
         missing = size - input_data.shape[axis]
         before = missing // 2 if missing >= 0 else -(-missing // 2)
         pairs[axis] = (before, missing - before)
