@@ -125,13 +125,13 @@ def test_nearest_items_of_version_10_are_those_behind_a_place_where_there_are_fe
         alike(nodes, RNG.standard_normal((1, 1, 1, n)).astype(np.float32), 10)
 
 
-def test_a_crop_resized_by_one_has_whole_items() -> None:
-    """Of 4 items from 0 to 0.6 there are floor(4 * 0.6 * 1)."""
-    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]> g (float[4] x) => (y) {
-        r = Constant<value_floats = [0.0, 0.6]>() s = Constant<value_floats = [1.0]>()
-        y = Resize<mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize">(x, r, s) }""")
-    y = OnnxRunner(model)(x=np.arange(4, dtype=np.float32))["y"].numpy()
-    np.testing.assert_allclose(y, [0, 1.8], rtol=1e-6)
+@pytest.mark.parametrize("scale", [0.6, 1.5, 2.3])
+def test_a_crop_resized_by_a_scale_has_as_many_items_as_the_whole(scale: float) -> None:
+    """So say the standard's reference, its shape inference and ONNX Runtime, and not its text."""
+    nodes = f"""r = Constant<value = float[6] {{0.0, 0.0, 0.1, 1.0, 1.0, 0.6}}>()
+        s = Constant<value = float[3] {{1.0, 1.0, {scale}}}>()
+        y = Resize<mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize">(x, r, s)"""
+    alike(nodes, RNG.standard_normal((1, 2, 5)).astype(np.float32), 13)
 
 
 @pytest.mark.parametrize("before, after", [(5, 3), (7, -1), (-1, 6), (2, -1), (3, 0)])

@@ -116,11 +116,10 @@ def _resized(x: Tensor, axes: Sequence[int], outs: Sequence[int], scales: Sequen
     return made
 
 
-def _scaled(size: float, scale: float) -> Any:
+def _scaled(size: int, scale: float) -> Any:
     """How many items are left of `size`, which stays what it is by 1. Of 20 are 14 left by 0.7: by what is a
     little less in float32."""
-    return size if scale == 1 and not isinstance(size, float) else math.floor(
-        np.float32(size) * np.float32(scale))
+    return size if scale == 1 else math.floor(np.float32(size) * np.float32(scale))
 
 
 def _check_count(what: str, count: int, axes: int) -> None:
@@ -171,10 +170,9 @@ def Resize_11(X: Tensor, roi: Array | None = None, scales: Array | None = None, 
     if scales is not None and scales.size:
         _check_count("scales", scales.size, len(given))
         factors = scales.astype(np.float64).tolist()
-        cropped = given if crop is None else [
-            n if (crop[i], crop[i + len(given)]) == (0, 1) else n * (crop[i + len(given)] - crop[i])
-            for i, n in enumerate(given)]
-        outs = [_scaled(n, s) for n, s in zip(cropped, factors, strict=True)]
+        # of the whole axis: the standard's text says of what is cropped, but neither its reference nor its
+        # shape inference nor ONNX Runtime do so
+        outs = [_scaled(n, s) for n, s in zip(given, factors, strict=True)]
         return _resized(X, along, outs, factors, how, crop)
     if sizes is None:
         raise ValueError("Resize takes scales or sizes")
