@@ -193,3 +193,11 @@ def test_norms_of_float64_are_of_float64(node: str, version: int) -> None:
     wanted = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 1e-5)
     y = OnnxRunner(model)(x=x)["y"].numpy()
     np.testing.assert_allclose(y, wanted.reshape(x.shape), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("op", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_windows_of_one_item_and_of_none(op: str) -> None:
+    for size, periodic, wanted in ((1, 0, [1]), (0, 0, []), (0, 1, [])):
+        run = OnnxRunner(parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (int64 n) => (y) '
+                                            f"{{ y = {op}<periodic = {periodic}>(n) }}"))
+        assert run(n=np.array(size))["y"].tolist() == wanted

@@ -232,7 +232,11 @@ class OnnxRunner:
                 if not isinstance(error.__cause__, JitError):
                     raise
                 self._reads_values = True  # an operator reads what it takes as a tensor
-        values = self._evaluator.run(self._nodes, {**self._known, **given, **fixed})
+        try:
+            values = self._evaluator.run(self._nodes, {**self._known, **given, **fixed})
+        except BaseException:  # what a run read is not known: the next of its kind is a first one again
+            self._kinds = {kind: trace for kind, trace in self._kinds.items() if trace is not None}
+            raise
         if texts and self._host is None:
             self._set_host_apart(given, values)
         else:
