@@ -250,9 +250,12 @@ def test_tar_extract(tmp_path: Path, mode: Any) -> None:
         link = tarfile.TarInfo("link")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
+        link = tarfile.TarInfo("again")
+        link.type, link.linkname = tarfile.LNKTYPE, "a/b.bin"
+        archive.addfile(link)
     for source in (path, Tensor(np.fromfile(path, np.uint8))):
         files = {k: v.numpy().tobytes() for k, v in state.tar_extract(source).items() if k != "folder/"}
-        assert files == {"a/b.bin": b"hello", "c": b""}
+        assert files == {"a/b.bin": b"hello", "c": b"", "again": b"hello"}
     path.write_bytes(b"no tar")
     with pytest.raises(ValueError, match=r"a\.tar is not a tar archive"):
         state.tar_extract(path)

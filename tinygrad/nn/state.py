@@ -325,7 +325,8 @@ def tar_extract(t: PathLike | Tensor) -> dict[str, Tensor]:
     try:
         with tarfile.open(fileobj=io.BytesIO(data.tobytes()), mode="r:*") as archive:
             for member in archive:
-                content = archive.extractfile(member) if member.isfile() else None
+                is_file = member.isfile() or member.islnk()  # a second name of one before is a file, too
+                content = archive.extractfile(member) if is_file else None
                 if content is not None:
                     files[member.name] = Tensor(np.frombuffer(content.read(), np.uint8))
     except Exception as error:  # whatever damaged bytes make tarfile and the decompressors do
