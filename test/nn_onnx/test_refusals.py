@@ -258,3 +258,11 @@ def test_a_function_that_lacks_an_input_says_which() -> None:
         <opset_import: ["" : 17], domain: "own"> f (u, v) => (w) { w = Mul(v, u) }"""))
     with pytest.raises(OnnxError, match="^own.f of 'y': Mul of 'w': has no A"):
         run(x=X)
+
+
+def test_parts_of_a_shape_add_up_to_it() -> None:
+    """What the host computes is checked as what a device does."""
+    run = OnnxRunner(parser.parse_model(HEADER + """g (float[a,b,c] x) => (int64[i] y, int64[j] z)
+        <int64[2] parts = {1, 1}> { s = Shape(x) y, z = Split(s, parts) }"""))
+    with pytest.raises(OnnxError, match=r"Split of 'y', 'z': split: sizes .* do not add up to the 3 items"):
+        run(x=np.ones((2, 3, 4), np.float32))
