@@ -179,7 +179,7 @@ class dtypes:  # the public name, as in NumPy's and PyTorch's lower-case namespa
         """The type of a tensor made from a Python number, or from a (nested) list of them.
 
         The default integer or float; one of 64 bits for integers that it does not hold. Raises OverflowError
-        for larger ones.
+        for larger ones, and for negative ones among such that are for uint64 alone.
         """
         return _dtype_of_python(value)
 
@@ -280,7 +280,10 @@ def _dtype_of_python(value: Any) -> DType:
         kinds = {_dtype_of_python(v) for v in value}
         if not kinds:
             return dtypes.default_float
-        return max(kinds, key=lambda d: (d.is_float, d.is_int, d.itemsize, d.is_unsigned))
+        widest = max(kinds, key=lambda d: (d.is_float, d.is_int, d.itemsize, d.is_unsigned))
+        if widest is dtypes.uint64 and _lowest(value) < 0:
+            raise OverflowError(f"no integer type of 64 bits has {_lowest(value)} and numbers from 2**63 on")
+        return widest
     if isinstance(value, bool):
         return dtypes.bool
     if isinstance(value, int):
@@ -288,6 +291,11 @@ def _dtype_of_python(value: Any) -> DType:
     if isinstance(value, float):
         return dtypes.default_float
     raise TypeError(f"cannot infer a dtype from a {type(value).__name__}")
+
+
+def _lowest(value: Any) -> int:
+    """The lowest of the integers in nested lists; 0 of none."""
+    return min(map(_lowest, value), default=0) if isinstance(value, (list, tuple)) else int(value)
 
 
 def _dtype_that_holds(number: int) -> DType:

@@ -160,11 +160,19 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     rows = index["tensors"]["rows"]
     for change, message in (({"format": "?"}, "not the index of a checkpoint that"),
                             ({"tensors": {"x": rows}}, "is not whole: .* has no 'x'"),
-                            ({"tensors": {"rows": rows | {"shape": [1]}}}, "is not whole")):
+                            ({"tensors": {"rows": rows | {"shape": [1]}}}, "is not whole"),
+                            ({"tensors": {"rows": rows | {"parts": [["../x", []]]}}}, "../x is missing"),
+                            ({"tensors": {"rows": {"shape": [1]}}}, "index.json is damaged: KeyError"),
+                            ({"tensors": {"rows": rows | {"parts": 1}}}, "index.json is damaged: TypeError"),
+                            ({"tensors": [1]}, "index.json is damaged: AttributeError")):
         (tmp_path / "index.json").write_text(json.dumps(index | change))
         with pytest.raises(ValueError, match=message):
             checkpoints.load(tmp_path)
+    del index["metadata"]
     (tmp_path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="index.json is damaged: it has no metadata"):
+        checkpoints.load(tmp_path)
+    (tmp_path / "index.json").write_text(json.dumps(index | {"metadata": {}}))
     next(tmp_path.glob("*.safetensors")).unlink()
     with pytest.raises(ValueError, match=r"is not whole: 1-0000.-of-00002.safetensors is missing"):
         checkpoints.load(tmp_path)

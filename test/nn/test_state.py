@@ -97,6 +97,11 @@ def test_load_state_dict_refuses_and_changes_nothing() -> None:
         state.load_state_dict(model, {"weight": Tensor.zeros(1, 2), "other": Tensor([1])}, verbose=False)
     with pytest.raises(ValueError, match=r"bias: the model has \(1,\), the state \(3,\)"):
         state.load_state_dict(model, {"weight": Tensor.zeros(1, 2), "bias": Tensor([1, 2, 3])}, verbose=False)
+    with pytest.raises(TypeError, match="a state holds tensors alone, got ndarray as 'bias'"):
+        state.load_state_dict(model, {"weight": Tensor.zeros(1, 2), "bias": np.zeros(1)},  # type: ignore
+                              verbose=False)
+    with pytest.raises(TypeError, match="a state is a dict of tensors by name, got a list"):
+        state.load_state_dict(model, [Tensor.zeros(1, 2)], verbose=False)  # type: ignore[arg-type]
     np.testing.assert_array_equal(model.weight.numpy(), before)
     state.load_state_dict(model, {"weight": Tensor.zeros(1, 2), "other": Tensor([1])}, strict=False,
                           verbose=False)
@@ -220,6 +225,11 @@ def test_safe_save_refuses_and_leaves_nothing(tmp_path: Path) -> None:
         state.safe_save({}, tmp_path / "x", {"a": 1})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="__metadata__"):
         state.safe_save({"__metadata__": Tensor([1])}, tmp_path / "x")
+    for tensors, said in (([Tensor([1])], "is a dict of tensors by name, got a list"),
+                          ({1: Tensor([1]), "1": Tensor([2])}, "has names that are text, got 1"),
+                          ({"a": np.ones(1)}, "holds tensors alone, got ndarray as 'a'")):
+        with pytest.raises(TypeError, match=f"a safetensors file {said}"):
+            state.safe_save(tensors, tmp_path / "x")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError):
         state.safe_load(tmp_path / "none")
@@ -240,9 +250,12 @@ def test_tar_extract(tmp_path: Path, mode: Any) -> None:
         link = tarfile.TarInfo("link")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
+        link = tarfile.TarInfo("again")
+        link.type, link.linkname = tarfile.LNKTYPE, "a/b.bin"
+        archive.addfile(link)
     for source in (path, Tensor(np.fromfile(path, np.uint8))):
         files = {k: v.numpy().tobytes() for k, v in state.tar_extract(source).items() if k != "folder/"}
-        assert files == {"a/b.bin": b"hello", "c": b""}
+        assert files == {"a/b.bin": b"hello", "c": b"", "again": b"hello"}
     path.write_bytes(b"no tar")
     with pytest.raises(ValueError, match=r"a\.tar is not a tar archive"):
         state.tar_extract(path)

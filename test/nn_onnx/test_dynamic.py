@@ -235,6 +235,9 @@ def test_bounds_that_are_wrong() -> None:
         OnnxRunner(convolutional(), sizes={"rows": (1, 4)})
     with pytest.raises(OnnxError, match="axis 'batch' takes bounds from 0 on, .*, got 4 and 1"):
         OnnxRunner(convolutional(), sizes={"batch": (4, 1)})
+    for sizes in ({"batch": 4}, ["batch"], {"batch": (1, 2, 3)}):
+        with pytest.raises(TypeError, match="sizes are bounds by names of axes, as .*, got"):
+            OnnxRunner(convolutional(), sizes=sizes)  # type: ignore[arg-type]
     run = OnnxRunner(convolutional(), sizes={"batch": (1, 4)})
     with pytest.raises(OnnxError, match="axis 'batch' is from 1 to 4, got 5"):
         run(x=floats(5, 3, 12, 12))

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx_small_models import X, Y, info, linear, model_of
 
 from tinygrad.graph.ops import Ops
@@ -63,6 +64,66 @@ def test_weights_that_end_too_early_or_are_not_there(tmp_path: Path) -> None:
         OnnxRunner(external(tmp_path, "other.bin"))
     with pytest.raises(OnnxError, match="give the model's path, not its bytes"):
         OnnxRunner(external(tmp_path).read_bytes())
+
+
+def test_locations_that_no_file_can_have(tmp_path: Path) -> None:
+    with pytest.raises(OnnxError, match="constant 'weight' is in 'w+': File name too long"):
+        OnnxRunner(external(tmp_path, "w" * 300))
+
+
+@pytest.mark.parametrize("sizes", [[3, -2], [-3, -2], [-1, 2], [2**40, 2**40], [2**62, 0]])
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_constants_of_sizes_that_no_array_has(tmp_path: Path, sizes: list[int], is_beside: bool) -> None:
+    path = external(tmp_path)
+    model = onnx.load(path, load_external_data=False) if is_beside else linear()
+    model.graph.initializer[0].dims[:] = sizes
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(OnnxError, match=rf"constant 'weight' is of shape \({sizes[0]}, {sizes[1]}\)$"):
+        OnnxRunner(path)
+
+
+def test_a_sparse_constant_is_checked() -> None:
+    def given(places: Any, sizes: list[int], values: int = 2) -> Any:
+        model = model_of([helper.make_node("Add", ["x", "w"], ["y"])], [info("x")], [info("y")])
+        model.graph.sparse_initializer.append(helper.make_sparse_tensor(
+            helper.make_tensor("w", 1, [values], [5.0, 7, 9][:values]), numpy_helper.from_array(
+                np.array(places, np.int64)), sizes))
+        return model
+    for places in ([[0, 1], [2, 0]], [1, 4]):
+        y = OnnxRunner(given(places, [3, 2]))(x=np.zeros((3, 2), np.float32))["y"].numpy()
+        np.testing.assert_array_equal(y, [[0, 5], [0, 0], [7, 0]])
+    for places, values in (([1, 6], 2), ([1, -1], 2), ([[0, 2], [0, 0]], 2), ([0, 1], 3), ([[0], [1]], 2)):
+        with pytest.raises(OnnxError, match=r"constant 'w' of shape \(3, 2\) has . items at places that"):
+            OnnxRunner(given(places, [3, 2], values))
+
+
+def test_names_that_are_there_twice_are_refused() -> None:
+    model = linear()
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((3, 2), np.float32), "weight"))
+    with pytest.raises(OnnxError, match="the model: there is more than one constant 'weight'"):
+        OnnxRunner(model)
+    with pytest.raises(OnnxError, match="the model: there is more than one input 'x'"):
+        OnnxRunner(model_of([helper.make_node("Neg", ["x"], ["y"])], [info("x"), info("x")], [info("y")]))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_model_of_bytes(kind: Any) -> None:
+    np.testing.assert_array_equal(OnnxRunner(kind(linear().SerializeToString()))(x=X)["y"].numpy(), Y)
+
+
+@pytest.mark.parametrize("source", [None, 3, linear().graph])
+def test_what_is_no_source_of_a_model(source: Any) -> None:
+    with pytest.raises(TypeError, match="a model is a path, a file's bytes, a tensor of them or an onnx."
+                                        f"ModelProto, got a {type(source).__name__}"):
+        OnnxRunner(source)
+
+
+def test_an_axis_of_minus_one_item_is_of_any_size() -> None:
+    """As older exporters write it, and ONNX Runtime takes it."""
+    run = OnnxRunner(model_of([helper.make_node("Neg", ["x"], ["y"])], [info("x", [-1, 3])], [info("y")]))
+    for rows in (1, 2):
+        assert run(x=np.ones((rows, 3), np.float32))["y"].shape == (rows, 3)
+    assert str(run.inputs["x"]) == "float32 (?, 3)"
 
 
 # --- what is refused ----------------------------------------------------------------------------------------
@@ -129,6 +190,8 @@ def test_inputs_that_do_not_fit() -> None:
         run(z=X)
     with pytest.raises(OnnxError, match=f"by name, run.* or .*, got a ndarray; the model takes {takes}"):
         run(X)
+    with pytest.raises(OnnxError, match="inputs are given once, got 'x' twice"):
+        run({"x": X}, x=X)
     takes = "input 'x' takes float32 .batch, 3."
     for given, said in ((np.zeros((1, 3), np.int64), r"got int64 \(1, 3\); cast it"),
                         (np.zeros((1, 4), np.float32), r"got float32 \(1, 4\): axis 1 has 4 items, not 3"),

@@ -116,3 +116,88 @@ def test_constant_indices_along_the_last_axis_of_what_is_computed(node: str) -> 
     nodes = ("i = Constant<value = int64[2] {3, -1}>() k = Constant<value = int64[2,1] {3, -1}>() "
              f"k2 = Cast<to = 1>(k) h = Exp(x) y = {node}")
     alike(nodes, RNG.standard_normal((2, 4)).astype(np.float32))
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.6, 0.75, 0.8, 1.5])
+def test_nearest_items_of_version_10_are_those_behind_a_place_where_there_are_fewer(scale: float) -> None:
+    nodes = f's = Constant<value = float[4] {{1.0, 1.0, 1.0, {scale}}}>() y = Resize<mode = "nearest">(x, s)'
+    for n in (4, 5, 7):
+        alike(nodes, RNG.standard_normal((1, 1, 1, n)).astype(np.float32), 10)
+
+
+@pytest.mark.parametrize("scale", [0.6, 1.5, 2.3])
+def test_a_crop_resized_by_a_scale_has_as_many_items_as_the_whole(scale: float) -> None:
+    """So say the standard's reference, its shape inference and ONNX Runtime, and not its text."""
+    nodes = f"""r = Constant<value = float[6] {{0.0, 0.0, 0.1, 1.0, 1.0, 0.6}}>()
+        s = Constant<value = float[3] {{1.0, 1.0, {scale}}}>()
+        y = Resize<mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize">(x, r, s)"""
+    alike(nodes, RNG.standard_normal((1, 2, 5)).astype(np.float32), 13)
+
+
+@pytest.mark.parametrize("before, after", [(5, 3), (7, -1), (-1, 6), (2, -1), (3, 0)])
+@pytest.mark.parametrize("n", [2, 3])
+def test_padding_goes_around_any_number_of_times(n: int, before: int, after: int) -> None:
+    alike(f'p = Constant<value_ints = [1, {before}, 0, {after}]>() y = Pad<mode = "wrap">(x, p)',
+          RNG.standard_normal((2, n)).astype(np.float32), 19)
+
+
+def test_padding_of_no_items_with_their_like_is_an_error() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 19]> g (float[n] x) => (y) {
+        p = Constant<value_ints = [1, 0]>() y = Pad<mode = "wrap">(x, p) }""")
+    with pytest.raises(OnnxError, match="Pad of 'y': axis 0 has no items to repeat"):
+        OnnxRunner(model)(x=np.zeros(0, np.float32))
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 3)])
+def test_running_sums_before_each_of_no_items(shape: tuple[int, ...], reverse: int) -> None:
+    alike(f"a = Constant<value = int64 {{-1}}>() y = CumSum<exclusive = 1, reverse = {reverse}>(x, a)",
+          np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+def test_a_scan_of_version_8_takes_sequences_of_different_lengths(direction: int) -> None:
+    """It was refused. What is collected is zero behind the end of a sequence."""
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 8]>
+        g (int64[3] n, float[3,4,2] xs, float[3,2] s0) => (s, ys) {{
+        s, ys = Scan(n, s0, xs) <num_scan_inputs = 1, directions = [{direction}],
+            body = b (float[2] s1, float[2] x) => (float[2] s2, float[2] y) {{
+            s2 = Add(s1, x) y = Mul(s1, x) }}> }}""")
+    inputs = {"n": np.array([4, 1, 2]), "xs": RNG.standard_normal((3, 4, 2)).astype(np.float32),
+              "s0": RNG.standard_normal((3, 2)).astype(np.float32)}
+    run = OnnxRunner(model)
+    for _ in range(3):
+        for (name, made), wanted in zip(run(inputs).items(), evaluate(model, inputs), strict=True):
+            check(made.numpy(), wanted, name)
+
+
+def test_a_scan_of_nothing_gives_its_state_and_no_items() -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 13]>
+        g (float[n,4] xs, float[4] s0) => (s, ys) {
+        s, ys = Scan(s0, xs) <num_scan_inputs = 1, scan_output_axes = [1],
+            body = b (float[4] s1, float[4] x) => (float[4] s2, float[4] y) {
+            s2 = Add(s1, x) y = Mul(s1, x) }> }""")
+    made = OnnxRunner(model)(xs=np.zeros((0, 4), np.float32), s0=np.arange(4, dtype=np.float32))
+    assert made["s"].tolist() == [0, 1, 2, 3] and made["ys"].shape == (4, 0)
+
+
+@pytest.mark.parametrize("node, version", [("LayerNormalization(x, s)", 17), ("RMSNormalization(x, s)", 23),
+                                           ("GroupNormalization<num_groups = 2>(x, s, z)", 21)])
+def test_norms_of_float64_are_of_float64(node: str, version: int) -> None:
+    """They were computed in float32, which `stash_type` says if nobody does; other runtimes keep the type."""
+    x = RNG.standard_normal((2, 4, 4))
+    model = parser.parse_model(f"""<ir_version: 11, opset_import: ["" : {version}]> g (double[2,4,4] x) => (y)
+        <double[4] s = {{1, 1, 1, 1}}, double[4] z = {{0, 0, 0, 0}}> {{ y = {node} }}""")
+    rows = x.reshape(2, 2, 8) if node[0] == "G" else x
+    centred = rows if node[0] == "R" else rows - rows.mean(-1, keepdims=True)
+    wanted = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + 1e-5)
+    y = OnnxRunner(model)(x=x)["y"].numpy()
+    np.testing.assert_allclose(y, wanted.reshape(x.shape), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("op", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_windows_of_one_item_and_of_none(op: str) -> None:
+    for size, periodic, wanted in ((1, 0, [1]), (0, 0, []), (0, 1, [])):
+        run = OnnxRunner(parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (int64 n) => (y) '
+                                            f"{{ y = {op}<periodic = {periodic}>(n) }}"))
+        assert run(n=np.array(size))["y"].tolist() == wanted

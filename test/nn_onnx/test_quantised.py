@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
 
 from onnx import helper
+from onnx_small_models import info, model_of
 
 from tinygrad.nn.onnx import OnnxRunner
 
@@ -112,3 +114,41 @@ def test_mean_of_quantised_numbers() -> None:
     made = run("QLinearReduceMean", x, scale(), zero_point(np.uint8), scale(RESULT_SCALE),
                zero_point(np.uint8), domain="com.microsoft", axes=[1], keepdims=0)
     np.testing.assert_array_equal(made, requantised(centred(x).mean(1), np.uint8))
+
+
+NARROW = [ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.float4_e2m1fn, ml_dtypes.float8_e4m3fnuz]
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_weights_of_types_that_no_tensor_has(kind: Any) -> None:
+    """As constants of the file, as nodes, and in branches: they were refused."""
+    w = np.array([[0, 1, 2], [3, 4, 6]], np.float32).astype(kind)
+    zero = np.array(0 if "float" in np.dtype(kind).name else 1, kind)
+    scales = np.array([0.5, 2], np.float32)
+    wanted = (w.astype(np.float32) - zero.astype(np.float32)) * scales[:, None]
+    nodes = [helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"], axis=0),
+             helper.make_node("MatMul", ["x", "d"], ["y"])]
+    zeros = np.full(2, zero)
+    x = np.array([[1, 2]], np.float32)
+    run = OnnxRunner(model_of(nodes, [info("x", ["n", 2])], [info("y")], {"w": w, "s": scales, "z": zeros},
+                              23))
+    for _ in range(3):
+        np.testing.assert_array_equal(run(x=x)["y"].numpy(), x @ wanted)
+    quantise = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], axis=1),
+                helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], axis=1)]
+    run = OnnxRunner(model_of(quantise, [info("x", ["n", 2])], [info("y")], {"s": scales, "z": zeros}, 23))
+    np.testing.assert_array_equal(run(x=x)["y"].numpy(), x)
+
+
+def test_weights_of_four_bits_in_a_branch() -> None:
+    w = np.arange(-8, 8).reshape(4, 4).astype(ml_dtypes.int4)
+    own = helper.make_graph([helper.make_node("Transpose", ["w"], ["t"]),
+                             helper.make_node("Concat", ["t", "around"], ["c"], axis=0),
+                             helper.make_node("Cast", ["c"], ["y1"], to=1)], "own", [], [info("y1")],
+                            [helper.make_tensor("w", 22, [4, 4], w.reshape(-1).tolist())])
+    other = helper.make_graph([helper.make_node("Cast", ["around"], ["y2"], to=1)], "other", [], [info("y2")])
+    node = helper.make_node("If", ["c"], ["y"], then_branch=own, else_branch=other)
+    run = OnnxRunner(model_of([node], [info("c", [], 9)], [info("y")], {"around": w}))
+    for _ in range(2):
+        np.testing.assert_array_equal(run(c=True)["y"].numpy(), np.concatenate([w.T, w]).astype(np.float32))
+        np.testing.assert_array_equal(run(c=False)["y"].numpy(), w.astype(np.float32))

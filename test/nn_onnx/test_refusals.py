@@ -36,10 +36,49 @@ def refused(graph: str) -> str:
      "Mul of 'y': takes inputs of one type, got A of float32 and B of int64"),
     ("s = Shape(x) y = Sigmoid(s)", "Sigmoid of 'y': takes no int64 as X"),
     ("y = Gather(k, x)", "Gather of 'y': takes no float32 as indices"),
-    ("b = Greater(x, x) y = Add(b, b)", "Add of 'y': takes no bool as A")])
+    ("b = Greater(x, x) y = Add(b, b)", "Add of 'y': takes no bool as A"),
+    ("y = Add(, x)", "Add of 'y': has no A"),
+    ("y = Where(, x, x)", "Where of 'y': has no condition"),
+    ("y = Softmax<axis = 1.0>(x)", "Softmax of 'y': takes an integer as 'axis'"),
+    ('y = Transpose<perm = "all">(x)', "Transpose of 'y': takes integers as 'perm'"),
+    ('s = Constant<value_floats = [2.0]>() y = Resize<mode = "area">(x, , s)',
+     "Resize of 'y': takes 'nearest', 'linear' or 'cubic' as 'mode', got 'area'"),
+    ('y = DepthToSpace<blocksize = 2, mode = "RCD">(x)',
+     "DepthToSpace of 'y': takes 'DCR' or 'CRD' as 'mode', got 'RCD'"),
+    ('y = MaxPool<kernel_shape = [1], auto_pad = "SAME">(x)',
+     "MaxPool of 'y': takes 'NOTSET', 'SAME_UPPER', 'SAME_LOWER' or 'VALID' as 'auto_pad', got 'SAME'")])
 def test_nodes_that_cannot_run_are_named_when_the_file_is_read(nodes: str, said: str) -> None:
     assert refused(f"g (float[n] x, int64[n] k) => (float[n] y) {{ {nodes} }}") == \
         f"the model uses nodes that are wrong: {said}"
+
+
+@pytest.mark.parametrize("node, said", [
+    ("Pad(x, three)", "takes 2 sizes to pad 1 axes, got 3"),
+    ("Slice(x, one, three)", "starts, ends, axes and steps are as many, got 1, 3"),
+    ("Slice(x, one, one, three)", "starts, ends, axes and steps are as many, got 1, 1, 3"),
+    ("Slice(x, one, one, one)", r"axes \(1,\) are not all in \[-1, 0\]"),
+    ("Slice(x, three, three, zeros)", r"axes \(0, 0, 0\) name an axis twice"),
+    ("Unsqueeze(x, zeros)", r"axes \(0, 0, 0\) name an axis twice"),
+    ("CenterCropPad(x, three)", "takes 1 sizes, got 3"),
+    ("MaxPool<kernel_shape = [1, 1]>(image)", ""),
+    ("MaxPool<kernel_shape = [1]>(image)", "a kernel has 2 axes, as many as are behind the channels, got 1"),
+    ("MaxPool<kernel_shape = [1, 1], strides = [1]>(image)",
+     "strides, dilations and output_padding are 2 numbers, got 1"),
+    ("MaxPool<kernel_shape = [1, 1], pads = [0, 0, 1]>(image)", "pads are 4 numbers, got 3"),
+    ("Resize(image, , half)", "scales are 4 numbers, got 1"),
+    ("Resize(image, , , three)", "sizes are 4 numbers, got 3"),
+    ("Constant()", "takes one of its attributes, got none"),
+    ("Constant<value_int = 1, value_float = 2.0>()",
+     "takes one of its attributes, got value_float, value_int")])
+def test_numbers_that_do_not_belong_together_are_said(node: str, said: str) -> None:
+    model = parser.parse_model(HEADER.replace("17", "18") + f"""g (float[n] x) => (y) <int64[1] one = {{1}},
+        float[1,1,2,2] image = {{1, 2, 3, 4}}, float[1] half = {{0.5}}, int64[3] three = {{1, 1, 1}},
+        int64[3] zeros = {{0, 0, 0}}> {{ y = {node} }}""")
+    if not said:
+        OnnxRunner(model)(x=X)
+        return
+    with pytest.raises(OnnxError, match=f"{node[:node.index('(')].partition('<')[0]} of 'y': {said}"):
+        OnnxRunner(model)(x=X)
 
 
 def test_one_error_has_all_that_is_wrong_also_in_branches_and_functions() -> None:
@@ -158,3 +197,72 @@ def test_indices_of_a_call_that_are_out_of_range_give_zero() -> None:
         HEADER + "g (float[n] x, int64[m] i) => (float[m] y) { y = Gather(x, i) }"))
     for _ in range(3):
         assert run(x=X, i=np.array([1, 7, -3]))["y"].tolist() == [-2, 0, 1]
+
+
+SEQUENCE = '<ir_version: 8, opset_import: ["" : 17]> g (seq(float[n]) s, int64 i, float[m] x) => (y) '
+
+
+@pytest.mark.parametrize("node, at, said", [
+    ("SequenceAt(s, i)", 2, "position 2 is out of range of a sequence of 2 items"),
+    ("SequenceAt(s, i)", -3, "position -3 is out of range of a sequence of 2 items"),
+    ("SequenceErase(s, i)", 2, "position 2 is out of range of a sequence of 2 items"),
+    ("SequenceInsert(s, x, i)", 3, "position 3 is out of range of a sequence of 2 items")])
+def test_places_in_sequences_that_are_not_there(node: str, at: int, said: str) -> None:
+    run = OnnxRunner(parser.parse_model(f"{SEQUENCE} {{ y = {node} }}"))
+    with pytest.raises(OnnxError, match=f"{node[:node.index('(')]} of 'y': {said}"):
+        run(s=[X, X], i=np.array(at), x=X)
+    with pytest.raises(OnnxError, match="input 's' takes sequence, got a ndarray: a sequence is a list"):
+        run(s=X, i=np.array(0), x=X)
+
+
+def test_a_call_of_a_function_has_no_more_than_it_takes_and_gives() -> None:
+    for call, said in (("y = own.f(x, x)", "own.f of 'y' has 2 inputs, and its function 1"),
+                       ("y, z = own.f(x)", "own.f of 'y', 'z' has 2 outputs, and its function 1")):
+        with pytest.raises(OnnxError, match=said):
+            OnnxRunner(parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+                g (float[n] x) => (float[n] y) {{ {call} }}
+                <opset_import: ["" : 17], domain: "own"> f (u) => (w) {{ w = Neg(u) }}"""))
+
+
+@pytest.mark.parametrize("node, said", [
+    ("If(two) <then_branch = t () => (float[n] a) { a = Neg(x) }, "
+     "else_branch = e () => (float[n] b) { b = Abs(x) }>",
+     r"takes one item where it got some of shape \(2,\)"),
+    ("Loop(n, , x) <body = b (int64 i, bool c) => (bool d, float[n] s) { d = Identity(c) s = Neg(x) }>",
+     "its graph 'b' takes 2 inputs, got 3"),
+    ("Scan(x, m) <num_scan_inputs = 2, body = b (float p, float q) => (float s) { s = Add(p, q) }>",
+     "what is scanned has as many items, got 3, 2")])
+def test_branches_and_loops_that_do_not_fit(node: str, said: str) -> None:
+    run = OnnxRunner(parser.parse_model(
+        HEADER + f"g (float[k] x, float[j] m, bool[2] two, int64 n) => (y) {{ y = {node} }}"))
+    with pytest.raises(OnnxError, match=f"{node[:node.index('(')]} of 'y': {said}"):
+        run(x=X, m=X[:2], two=np.array([True, False]), n=np.array(2))
+
+
+def test_what_fails_inside_a_function_is_named_with_its_call() -> None:
+    """The file has the call, not what the standard or a function says by others."""
+    for calls, function, said in (
+            ("y = RotaryEmbedding<num_heads = 3>(q, t, t)", "", "RotaryEmbedding of 'y': Reshape of '"),
+            ("y = own.f(q)", """<opset_import: ["" : 23], domain: "own">
+                f (u) => (w) { k = Constant<value_ints = [5]>() w = Reshape(u, k) }""",
+             "own.f of 'y': Reshape of 'w': cannot reshape")):
+        run = OnnxRunner(parser.parse_model(f"""<ir_version: 11, opset_import: ["" : 23, "own" : 1]>
+            g (float[1,2,8] q, float[1,2,4] t) => (y) {{ {calls} }} {function}"""))
+        with pytest.raises(OnnxError, match=f"^{said}"):
+            run(q=np.ones((1, 2, 8), np.float32), t=np.ones((1, 2, 4), np.float32))
+
+
+def test_a_function_that_lacks_an_input_says_which() -> None:
+    run = OnnxRunner(parser.parse_model("""<ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+        g (float[n] x) => (float[n] y) { y = own.f(x) }
+        <opset_import: ["" : 17], domain: "own"> f (u, v) => (w) { w = Mul(v, u) }"""))
+    with pytest.raises(OnnxError, match="^own.f of 'y': Mul of 'w': has no A"):
+        run(x=X)
+
+
+def test_parts_of_a_shape_add_up_to_it() -> None:
+    """What the host computes is checked as what a device does."""
+    run = OnnxRunner(parser.parse_model(HEADER + """g (float[a,b,c] x) => (int64[i] y, int64[j] z)
+        <int64[2] parts = {1, 1}> { s = Shape(x) y, z = Split(s, parts) }"""))
+    with pytest.raises(OnnxError, match=r"Split of 'y', 'z': split: sizes .* do not add up to the 3 items"):
+        run(x=np.ones((2, 3, 4), np.float32))

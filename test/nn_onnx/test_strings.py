@@ -12,7 +12,7 @@ pytest.importorskip("onnxruntime", reason="models of strings are compared with O
 import onnxruntime as ort
 from onnx import parser
 
-from tinygrad.nn.onnx import OnnxRunner
+from tinygrad.nn.onnx import OnnxError, OnnxRunner
 
 HEADER = '<ir_version: 9, opset_import: ["" : 20, "ai.onnx.ml" : 3]> '
 X = np.array([1, -2, 3, -4], np.float32)
@@ -93,3 +93,25 @@ def test_words_are_moved_by_the_host() -> None:
         h = ai.onnx.ml.LabelEncoder<keys_strings = ["a"], values_floats = [2.5]>(last) z = Neg(h) }""",
         {"x": words("a", "b", "c", "a").reshape(2, 2)}, {"x": words("a", "b").reshape(1, 2)})
     assert "Gather" in before and not after
+
+
+def test_a_first_call_that_fails_does_not_spoil_those_after_it() -> None:
+    """They were KeyErrors: the second call of a kind is traced, by what the first one read."""
+    run = OnnxRunner(parser.parse_model(HEADER + """g (string[n] s, float[n] x) => (float[n] y) {
+        z = Cast <to = 1> (s) y = Add(x, z) }"""))
+    for _ in range(2):
+        with pytest.raises(OnnxError, match="Cast of 'z': could not convert string to float: 'four'"):
+            run(s=words("1", "2", "3", "four"), x=X)
+    for _ in range(4):
+        assert run(s=words("1", "2", "3", "4"), x=X)["y"].tolist() == [2, 0, 6, 0]
+
+
+def test_a_first_call_that_fails_does_not_make_the_others_slow() -> None:
+    """What it would have read is read by the next one: the values of a shape belong to the kind of a call."""
+    run = OnnxRunner(parser.parse_model(HEADER + """g (float[n] x, int64[k] shape) => (y) {
+        z = Neg(x) y = Reshape(z, shape) }"""))
+    with pytest.raises(OnnxError, match="Reshape of 'y': cannot reshape"):
+        run(x=X, shape=np.array([3]))
+    for _ in range(4):
+        assert run(x=X, shape=np.array([4]))["y"].tolist() == (-X).tolist()
+    assert not run._reads_values

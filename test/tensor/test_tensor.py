@@ -443,6 +443,11 @@ def test_integers_that_32_bits_do_not_hold_are_of_64() -> None:
         assert (Tensor([1.0]) + number).item() == float(np.float32(number))
     with pytest.raises(OverflowError, match="does not fit an integer type of 64 bits"):
         Tensor([2**64])
+    for numbers in ([-1, 2**63], [[2**64 - 1, 1], [0, -1]]):
+        with pytest.raises(OverflowError, match=r"no integer type of 64 bits has -1 and numbers from"):
+            Tensor(numbers)
+    assert Tensor([0, 2**63, True]).dtype is dtypes.uint64
+    assert Tensor([-1.0, 2**63]).tolist() == [-1, 2**63]
 
 
 def test_a_range_is_a_list_of_numbers() -> None:

@@ -91,22 +91,32 @@ def load(folder: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FileNotFoundError(f"{place} has no checkpoint: there is no {INDEX} in it")
     files: dict[str, dict[str, Tensor]] = {}
     found = {}
-    for name, entry in index["tensors"].items():
+    for name, (dtype, shape, said) in _entries(index["tensors"], place).items():
         parts: list[tuple[Box, Tensor]] = []
-        for file, box in entry["parts"]:
+        for file, box in said:
             if file not in files:
-                if not (place / file).is_file():
+                if Path(file).name != file or not (place / file).is_file():
                     raise ValueError(f"the checkpoint in {place} is not whole: {file} is missing")
                 files[file] = safe_load(place / file)
             if name not in files[file]:
                 raise ValueError(f"the checkpoint in {place} is not whole: {file} has no {name!r}")
-            parts.append((tuple(map(tuple, box)), files[file][name]))
+            parts.append((box, files[file][name]))
         whole = _joined(parts)
-        if list(whole.shape) != entry["shape"] or whole.dtype.name != entry["dtype"]:
-            raise ValueError(f"the checkpoint in {place} is not whole: {name!r} of {entry['dtype']} "
-                             f"{tuple(entry['shape'])} has parts of {whole.dtype.name} {whole.shape}")
+        if whole.shape != shape or whole.dtype.name != dtype:
+            raise ValueError(f"the checkpoint in {place} is not whole: {name!r} of {dtype} {shape} has parts "
+                             f"of {whole.dtype.name} {whole.shape}")
         found[name] = whole
     return found, index["metadata"]
+
+
+def _entries(tensors: Any, place: Path) -> dict[str, tuple[str, tuple[int, ...], list[tuple[str, Box]]]]:
+    """What an index says of each tensor: (dtype, shape, the parts as files and their items)."""
+    try:
+        return {name: (entry["dtype"], tuple(entry["shape"]), [
+            (str(file), tuple((int(start), int(end)) for start, end in box)) for file, box in entry["parts"]])
+            for name, entry in tensors.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{place / INDEX} is damaged: {type(error).__name__} {error}") from error
 
 
 class _Placed:
@@ -177,6 +187,9 @@ def _index_of(place: Path) -> dict[str, Any] | None:
         raise ValueError(f"{path} is not the index of a checkpoint: {error}") from error
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         raise ValueError(f"{path} is not the index of a checkpoint that {__name__} wrote")
+    missing = [key for key in ("save", "metadata", "tensors") if key not in index]
+    if missing:
+        raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
     return index
 
 

@@ -14,7 +14,7 @@ import os
 import struct
 import tarfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -90,9 +90,11 @@ def load_state_dict(model: Any, state_dict: dict[str, Tensor], strict: bool = Tr
 
     Each is cast to the model's dtype and moved to its device. `strict=False` leaves out names that only one
     side has. `consume` removes them from `state_dict` as they are used. `realize=False` leaves them lazy.
-    Raises KeyError for missing and unknown names (strict), ValueError for shapes that differ; the model is
-    unchanged then.
+    Raises KeyError for missing and unknown names (strict), ValueError for shapes that differ, TypeError for
+    what is no tensor; the model is unchanged then.
     """
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(f"a state is a dict of tensors by name, got a {type(state_dict).__name__}")
     own = get_state_dict(model)
     missing = [k for k in own if k not in state_dict]
     unknown = [k for k in state_dict if k not in own]
@@ -100,6 +102,7 @@ def load_state_dict(model: Any, state_dict: dict[str, Tensor], strict: bool = Tr
         raise KeyError(f"the state does not fit the model: missing {missing or 'nothing'}, "
                        f"unknown {unknown or 'nothing'}; strict=False ignores both")
     names = [k for k in own if k in state_dict]
+    _check_tensors({k: state_dict[k] for k in names}, "a state")
     wrong = [f"{k}: the model has {own[k].shape}, the state {state_dict[k].shape}" for k in names
              if own[k].shape != state_dict[k].shape and not _both_single(own[k], state_dict[k])]
     if wrong:
@@ -118,6 +121,17 @@ def load_state_dict(model: Any, state_dict: dict[str, Tensor], strict: bool = Tr
             target.realize()
         loaded.append(target)
     return loaded
+
+
+def _check_tensors(tensors: Any, what: str) -> None:
+    """Raise TypeError for what is no dict of tensors by names."""
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"{what} is a dict of tensors by name, got a {type(tensors).__name__}")
+    for key, t in tensors.items():
+        if not isinstance(key, str):
+            raise TypeError(f"{what} has names that are text, got {key!r}")
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{what} holds tensors alone, got {type(t).__name__} as {key!r}")
 
 
 def _both_single(a: Tensor, b: Tensor) -> bool:
@@ -278,15 +292,12 @@ def safe_save(tensors: dict[str, Tensor], fn: PathLike, metadata: dict[str, str]
     `metadata`: strings kept in the header. The file appears only when it is complete, so tensors may come
     from the file they replace; a device or a pipe is written into.
     """
+    _check_tensors(tensors, "a safetensors file")
     if metadata is not None and not all(isinstance(x, str) for pair in metadata.items() for x in pair):
         raise TypeError("safetensors metadata are strings by strings")
     if "__metadata__" in tensors:
         raise ValueError("'__metadata__' cannot name a tensor in a safetensors file")
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": metadata}
-    others = [key for key, t in tensors.items() if not isinstance(t, Tensor)]
-    if others:
-        raise TypeError(f"a safetensors file holds tensors alone, got {type(tensors[others[0]]).__name__} as "
-                        f"{others[0]!r}")
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     position = 0
     for key, t in ordered:
@@ -314,7 +325,8 @@ def tar_extract(t: PathLike | Tensor) -> dict[str, Tensor]:
     try:
         with tarfile.open(fileobj=io.BytesIO(data.tobytes()), mode="r:*") as archive:
             for member in archive:
-                content = archive.extractfile(member) if member.isfile() else None
+                is_file = member.isfile() or member.islnk()  # a second name of one before is a file, too
+                content = archive.extractfile(member) if is_file else None
                 if content is not None:
                     files[member.name] = Tensor(np.frombuffer(content.read(), np.uint8))
     except Exception as error:  # whatever damaged bytes make tarfile and the decompressors do

@@ -30,10 +30,14 @@ class DynamicAxes:
     """The bounds of named axes: {"batch": (1, 64)}.
 
     An axis whose name is arithmetic of such names ("past + 1", as exporters write it) has its bounds from
-    them. Raises OnnxError for names that no input has and for bounds that are none.
+    them. Raises OnnxError for names that no input has and for bounds that are none, TypeError for what is no
+    pair of them.
     """
 
     def __init__(self, bounds: Mapping[str, tuple[int, int]], inputs: Mapping[str, TypeOf]) -> None:
+        if not isinstance(bounds, Mapping) or not all(
+                isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in bounds.values()):
+            raise TypeError(f"sizes are bounds by names of axes, as {{'batch': (1, 64)}}, got {bounds!r}")
         named = {n for said in inputs.values() for n in said.shape or () if isinstance(n, str)}
         unknown = [name for name in bounds if name not in named]
         if unknown:

@@ -23,6 +23,7 @@ from tinygrad.nn.onnx.registry import (
     RANDOM,
     Operator,
     check_types,
+    input_name,
     result_types,
     to_form,
     type_parameters,
@@ -86,6 +87,12 @@ class Evaluator:
             if len(self.small) > MOST_ARRAYS:
                 del self.small[next(iter(self.small))]
         return self.small[content]
+
+    def in_bytes(self, value: Value) -> Value:
+        """A constant of a type that no tensor has (weights of int4) as such numbers on the device, what else
+        there is as it is."""
+        is_constant = isinstance(value, np.ndarray) and is_coded(value.dtype)
+        return Coded.of_array(value, self.device) if is_constant else value
 
     def _large(self, value: Array) -> Tensor:
         """The tensor of an array, while that exists: weights of a branch stay, results of a run go."""
@@ -171,9 +178,12 @@ class Evaluator:
                 return self.call(node, node.target, inputs, attributes)
             body = node.target or self._standard_body(node, inputs)
             return self.function(body, inputs, attributes)
-        except OnnxError:
-            raise
-        except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError, AssertionError) as error:
+        except OnnxError as error:
+            if isinstance(node.target, Operator):
+                raise
+            raise OnnxError(f"{node}: {error}") from error.__cause__  # a node of a function's, which it calls
+        except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError, AssertionError,
+                AttributeError) as error:
             raise OnnxError(f"{node}: {error}") from error
 
     def function(self, body: Graph, inputs: list[Value], attributes: dict[str, Any]) -> list[Value]:
@@ -195,6 +205,11 @@ class Evaluator:
     def call(self, node: Node, operator: Operator, inputs: list[Value],
              attributes: dict[str, Any]) -> list[Value]:
         """The results of an operator: on the host where all that it takes is known there."""
+        inputs = [self.in_bytes(x) for x in inputs]
+        absent = [i for i in operator.present
+                  if i < len(inputs) and inputs[i] is None and operator.form(i) is not Any]
+        if absent:
+            raise TypeError(f"has no {input_name(node.domain, node.op, node.version, absent[0])}")
         check_types(inputs, type_parameters(node.domain, node.op, node.version))
         wrong = wrong_axis(node, len(inputs[0].shape)) if inputs and hasattr(inputs[0], "shape") else ""
         if wrong:
@@ -256,6 +271,9 @@ class Body:
     around: Mapping[str, Value]
 
     def __call__(self, *inputs: Value) -> list[Value]:
+        takes = len(self.graph.inputs)
+        if len(inputs) != takes:
+            raise TypeError(f"its graph {self.graph.name!r} takes {takes} inputs, got {len(inputs)}")
         captured = {name: self.around[name] for name in self.graph.captured}
         return self.evaluator.graph(self.graph,
                                     {**captured, **dict(zip(self.graph.inputs, inputs, strict=True))})

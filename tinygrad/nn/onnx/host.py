@@ -57,9 +57,10 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> 
 
 
 def split(data: Array, split: Any = None, *, axis: int = 0, num_outputs: int | None = None) -> list[Array]:
-    if split is None:
-        raise Unknown
-    return np.split(data, np.cumsum(split)[:-1], axis)
+    sizes = [] if split is None else [int(n) for n in np.asarray(split).reshape(-1)]
+    if split is None or sum(sizes) != data.shape[axis] or min(sizes, default=0) < 0:
+        raise Unknown  # which of tensors says what is wrong
+    return np.split(data, np.cumsum(sizes)[:-1], axis)
 
 
 def reduce(function: Callable[..., Array]) -> Callable[..., Array]:

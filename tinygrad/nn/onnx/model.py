@@ -6,7 +6,9 @@ are arrays over its bytes. Next: `evaluate.py`.
 """
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from tinygrad.nn.onnx.registry import CONTRIBUTED, Operator, find
 from tinygrad.nn.onnx.values import Array
 from tinygrad.tensor import Tensor
 
-Source: TypeAlias = str | os.PathLike[str] | bytes | Tensor
+Source: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | Tensor
 
 
 class OnnxError(ValueError):
@@ -130,6 +132,11 @@ def _parse(source: Source | Any) -> tuple[Any, tuple[Path, ...], str]:
     label = "the model"
     if isinstance(source, Tensor):
         source = source.numpy().tobytes()
+    if isinstance(source, (bytearray, memoryview)):
+        source = bytes(source)
+    if not isinstance(source, (str, os.PathLike, bytes)):
+        raise TypeError("a model is a path, a file's bytes, a tensor of them or an onnx.ModelProto, got a "
+                        f"{type(source).__name__}")
     if not isinstance(source, bytes):
         path = Path(source)
         folders, label = (path.parent.resolve(), path.resolve().parent), str(path)
@@ -178,6 +185,9 @@ class _Reader:
     # --- graphs ---------------------------------------------------------------------------------------------
 
     def graph(self, proto: Any, outer: frozenset[str], opsets: dict[str, int]) -> Graph:
+        for what, named in (("constant", [*proto.initializer, *(t.values for t in proto.sparse_initializer)]),
+                            ("input", proto.input)):
+            self.check_names(what, [said.name for said in named])
         constants = {t.name: self.array(t) for t in proto.initializer}
         constants |= {t.values.name: self.dense(t) for t in proto.sparse_initializer}
         inputs = {v.name: self.type_of(v.type) for v in proto.input}
@@ -192,6 +202,12 @@ class _Reader:
                             "which nothing produces")
         return Graph(proto.name, inputs, outputs, constants, nodes,
                      captured=(used | frozenset(outputs)) - made)
+
+    def check_names(self, what: str, names: Sequence[str]) -> None:
+        """Raise OnnxError where two have one name."""
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise OnnxError(f"{self.label}: there is more than one {what} {', '.join(map(repr, twice))}")
 
     def ordered(self, nodes: Sequence[Node], known: frozenset[str], outer: frozenset[str],
                 graph: str) -> tuple[list[Node], frozenset[str]]:
@@ -240,6 +256,12 @@ class _Reader:
         if target is None and not self.has_body(node):
             self.refuse(f"{domain}.{op}" if domain else op,
                         str(node) if version else f"{node} (its domain has no version in the file)")
+        elif isinstance(target, Graph):
+            for what, given, there in (("inputs", node.inputs, target.inputs),
+                                       ("outputs", node.outputs, target.outputs)):
+                if len(given) > len(there):
+                    raise OnnxError(f"{self.label}: {node} has {len(given)} {what}, and its function "
+                                    f"{len(there)}")
         elif isinstance(target, Operator):
             unknown = attributes.keys() - target.attributes
             if unknown:
@@ -311,7 +333,8 @@ class _Reader:
         dtype = self.items_of(said.elem_type, "a value") if said.elem_type else None
         if not said.HasField("shape"):
             return TypeOf("tensor", dtype)
-        sizes = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in said.shape.dim)
+        sizes = tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or None
+                      for d in said.shape.dim)  # -1: of any size, as older exporters write it
         return TypeOf("tensor", dtype, sizes)
 
     def items_of(self, number: int, whose: str) -> np.dtype[Any]:
@@ -324,6 +347,7 @@ class _Reader:
         return kind
 
     def array(self, proto: Any) -> Array:
+        self.check_sizes(proto)
         if proto.data_location == self.onnx.TensorProto.EXTERNAL:
             return self.external(proto)
         try:
@@ -333,14 +357,25 @@ class _Reader:
         return np.array([s.decode() if isinstance(s, bytes) else s for s in array.reshape(-1)],
                         object).reshape(array.shape) if array.dtype == object else array
 
+    def check_sizes(self, proto: Any) -> None:
+        """Raise OnnxError for a constant of sizes that no array has."""
+        if any(n < 0 for n in proto.dims) or math.prod(n or 1 for n in proto.dims) >= 1 << 48:
+            name = proto.values.name if hasattr(proto, "values") else proto.name
+            raise OnnxError(f"{self.label}: constant {name!r} is of shape {tuple(proto.dims)}")
+
     def dense(self, proto: Any) -> Array:
         """A sparse constant with its zeros."""
-        values, places = self.array(proto.values), self.array(proto.indices)
-        whole = np.zeros(tuple(proto.dims), values.dtype)
-        if places.ndim == 1:
-            whole.reshape(-1)[places] = values
-        else:
-            whole[tuple(places.T)] = values
+        self.check_sizes(proto)
+        values, places, sizes = self.array(proto.values), self.array(proto.indices), tuple(proto.dims)
+        whole = np.zeros(sizes, values.dtype)
+        bounds = (whole.size,) if places.ndim == 1 else sizes
+        at = (places,) if places.ndim == 1 else tuple(places.T)
+        is_inside = len(at) == len(bounds) and all(
+            np.all((axis >= 0) & (axis < n)) for axis, n in zip(at, bounds, strict=True))
+        if not is_inside or len(places) != len(values):
+            raise OnnxError(f"{self.label}: constant {proto.values.name!r} of shape {sizes} has "
+                            f"{len(values)} items at places that are not all in it")
+        whole.reshape(bounds)[at] = values
         return whole
 
     def external(self, proto: Any) -> Array:
@@ -352,13 +387,13 @@ class _Reader:
         path = self.beside(proto.name, said.get("location", ""))
         kind = self.items_of(proto.data_type, f"constant {proto.name!r}")
         packed = _bits(kind)
-        count = int(np.prod(tuple(proto.dims), dtype=np.int64))
+        count = math.prod(proto.dims)
         size, label = -(-count * packed // 8), f"{self.label}: constant {proto.name!r}"
         try:
             start, length = int(said.get("offset") or 0), int(said.get("length") or size)
         except ValueError as error:
             raise OnnxError(f"{label} lies at no number of bytes: {error}") from error
-        if length != size or count < 0:
+        if length != size:
             raise OnnxError(f"{label} of shape {tuple(proto.dims)} has {size} bytes, and {length} in its "
                             "file")
         if start < 0 or start + size > path.stat().st_size:
@@ -377,7 +412,11 @@ class _Reader:
     def beside(self, constant: str, location: str) -> Path:
         """The file beside the model's that holds a constant."""
         asked = [Path(os.path.normpath(folder / location)) for folder in self.folders]
-        found = [path.resolve() for path in asked if path.is_file()]
+        try:
+            found = [path.resolve() for path in asked if path.is_file()]
+        except OSError as error:  # a name that no file can have
+            raise OnnxError(f"{self.label}: constant {constant!r} is in {location!r}: "
+                            f"{error.strerror}") from error
         inside = [any(path.is_relative_to(folder) for folder in self.folders) for path in (*asked, *found)]
         if not all(inside):
             raise OnnxError(f"{self.label}: constant {constant!r} asks for {location!r}, which is outside of "

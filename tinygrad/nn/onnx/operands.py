@@ -15,13 +15,41 @@ from tinygrad.nn.onnx.model import Graph, Node, inner_graphs
 from tinygrad.nn.onnx.registry import (
     Operator,
     allowed_kinds,
+    attribute_kinds,
     check_types,
     family,
+    input_name,
     result_types,
     type_parameters,
 )
 
 Types: TypeAlias = Mapping[str, np.dtype[Any]]
+
+RECURRENT = ("forward", "reverse", "bidirectional")
+CHOICES: dict[str, Mapping[str, tuple[str, ...]]] = {
+    "approximate": {"Gelu": ("none", "tanh")},
+    "auto_pad": dict.fromkeys(
+        ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "AveragePool", "MaxPool", "LpPool"),
+        ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")),
+    "case_change_action": {"StringNormalizer": ("NONE", "LOWER", "UPPER")},
+    "coordinate_transformation_mode": {
+        "Resize": ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
+                   "tf_half_pixel_for_nn", "tf_crop_and_resize"),
+        "RoiAlign": ("half_pixel", "output_half_pixel")},
+    "direction": {"BitShift": ("LEFT", "RIGHT"), **dict.fromkeys(("RNN", "GRU", "LSTM"), RECURRENT)},
+    "keep_aspect_ratio_policy": {"Resize": ("stretch", "not_larger", "not_smaller")},
+    "mode": {"DepthToSpace": ("DCR", "CRD"),
+             "GridSample": ("bilinear", "linear", "nearest", "bicubic", "cubic"),
+             "Pad": ("constant", "reflect", "edge", "wrap"), "Resize": ("nearest", "linear", "cubic"),
+             "RoiAlign": ("avg", "max"), "TensorScatter": ("linear", "circular"),
+             "TfIdfVectorizer": ("TF", "IDF", "TFIDF"), "Upsample": ("nearest", "linear", "bilinear")},
+    "nearest_mode": {"Resize": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")},
+    "padding_mode": {"GridSample": ("zeros", "border", "reflection")},
+    "reduction": {**dict.fromkeys(("ScatterElements", "ScatterND"), ("none", "add", "mul", "max", "min")),
+                  **dict.fromkeys(("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"),
+                                  ("none", "sum", "mean"))},
+}
+"""What the standard has for attributes that are one of a few words, by attribute and operator."""
 
 
 def wrong_nodes(graph: Graph, around: Types) -> Iterator[str]:
@@ -31,7 +59,8 @@ def wrong_nodes(graph: Graph, around: Types) -> Iterator[str]:
              **{name: said.dtype for name, said in graph.inputs.items() if said.dtype is not None}}
     for node in graph.nodes:
         given = [types.get(name) if name else None for name in node.inputs]
-        reason = _what_is_missing(node) or _what_is_of_a_wrong_type(node, given)
+        reason = _what_is_missing(node) or _attribute_that_is_wrong(node) or \
+            _what_is_of_a_wrong_type(node, given)
         if reason:
             yield f"{node}: {reason}"
         for inner in inner_graphs(node.attributes):
@@ -47,8 +76,27 @@ def _what_is_missing(node: Node) -> str:
         return ""
     if len(node.inputs) < node.target.required:
         return f"takes {node.target.required} inputs, got {len(node.inputs)}"
+    empty = [i for i, name in enumerate(node.inputs) if not name and i in node.target.present]
+    if empty:
+        return f"has no {input_name(node.domain, node.op, node.version, empty[0])}"
     absent = sorted(node.target.needed - node.attributes.keys())
     return f"has no {', '.join(map(repr, absent))}" if absent else ""
+
+
+def _attribute_that_is_wrong(node: Node) -> str:
+    """An attribute that has another type than the standard says, or a word that is none of those it has."""
+    if isinstance(node.target, Graph):
+        return ""
+    kinds = attribute_kinds(node.domain, node.op, node.version)
+    for proto in node.proto.attribute:
+        said = kinds.get(proto.name)
+        if said is not None and proto.type != said[0]:
+            return f"takes {said[1]} as {proto.name!r}"
+        value, words = node.attributes[proto.name], CHOICES.get(proto.name, {}).get(node.op, ())
+        if words and isinstance(value, str) and value not in words:
+            listed = f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
+            return f"takes {listed} as {proto.name!r}, got {value!r}"
+    return ""
 
 
 def _what_is_of_a_wrong_type(node: Node, given: list[np.dtype[Any] | None]) -> str:
@@ -57,9 +105,8 @@ def _what_is_of_a_wrong_type(node: Node, given: list[np.dtype[Any] | None]) -> s
     key = node.domain, node.op, node.version
     parameters, allowed = type_parameters(*key), allowed_kinds(*key)
     for i, kind in enumerate(given if parameters else ()):
-        place = min(i, len(parameters) - 1)
-        if kind is not None and family(kind.name) not in allowed[place]:
-            return f"takes no {kind.name} as {parameters[place][0]}"
+        if kind is not None and family(kind.name) not in allowed[min(i, len(parameters) - 1)]:
+            return f"takes no {kind.name} as {input_name(*key, i)}"
     try:
         check_types(given, parameters)
     except TypeError as error:

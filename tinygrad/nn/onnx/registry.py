@@ -52,6 +52,8 @@ class Operator:
     """how many inputs must be there"""
     needed: frozenset[str] = frozenset()
     """the attributes that must be"""
+    present: frozenset[int] = frozenset()
+    """the positions of inputs that no node may leave out by an empty name"""
 
     def form(self, position: int) -> Any:
         return self.forms[position] if position < len(self.forms) else self.variadic
@@ -87,7 +89,8 @@ def register(function: Function, name: str, domain: str = "", random: bool = Fal
     spelled = re.fullmatch(r"(.*?)(?:_(\d+))?", name)
     assert spelled is not None
     operator, since = spelled[1], int(spelled[2] or 1)
-    hints = {name: _without_none(hint) for name, hint in typing.get_type_hints(function).items()}
+    said = typing.get_type_hints(function)
+    hints = {name: _without_none(hint) for name, hint in said.items()}
     parameters = list(inspect.signature(function).parameters.values())
     inputs = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = [hints.get(p.name, Tensor) for p in parameters if p.kind is p.VAR_POSITIONAL]
@@ -97,7 +100,9 @@ def register(function: Function, name: str, domain: str = "", random: bool = Fal
         domain, operator, since, function, tuple(hints.get(p.name, Tensor) for p in inputs),
         variadic[0] if variadic else None, frozenset(attributes),
         sum(p.default is p.empty for p in inputs),
-        frozenset(name for name, is_needed in attributes.items() if is_needed)))
+        frozenset(name for name, is_needed in attributes.items() if is_needed),
+        frozenset(i for i, p in enumerate(inputs)
+                  if p.default is p.empty and hints.get(p.name) is said.get(p.name))))
     versions.sort(key=lambda v: v.since)
     if random:
         RANDOM.add(operator)
@@ -165,7 +170,9 @@ def to_form(value: Value, form: Any, as_tensor: TensorMaker, as_array: HostReade
 
 
 def _one(array: Array) -> Any:
-    return array.reshape(-1)[:1].item()
+    if array.size != 1:
+        raise TypeError(f"takes one item where it got some of shape {array.shape}")
+    return array.reshape(-1)[0] if array.dtype == object else array.item()
 
 
 def _integer(value: Any) -> int:
@@ -176,7 +183,7 @@ _HOST_FORMS: dict[Any, Callable[[Array], Any]] = {
     Ints: lambda array: tuple(_integer(n) for n in array.reshape(-1)),
     Strings: lambda array: tuple(str(s) for s in array.reshape(-1)),
     int: lambda array: _integer(_one(array)),
-    float: lambda array: float(array.reshape(-1)[0]),
+    float: lambda array: float(_one(array)),
     bool: lambda array: bool(_one(array)),
     Array: lambda array: array,
 }
@@ -221,6 +228,12 @@ def type_parameters(domain: str, name: str, version: int) -> tuple[tuple[str, st
                  for i in schema.inputs)
 
 
+def input_name(domain: str, name: str, version: int, position: int) -> str:
+    """What the standard calls an input of an operator; its number, where it says nothing of that."""
+    parameters = type_parameters(domain, name, version)
+    return parameters[min(position, len(parameters) - 1)][0] if parameters else f"input {position}"
+
+
 def family(kind: str) -> str:
     """What kind of items a type of this name has, in the standard's table or NumPy's: float for all floats,
     int for all integers."""
@@ -238,6 +251,20 @@ def allowed_kinds(domain: str, name: str, version: int) -> tuple[frozenset[str],
     return tuple(frozenset(family(text[len("tensor("):-1]) for text in formal.types
                            if text.startswith("tensor("))
                  for formal in defs.get_schema(name, version, domain).inputs)
+
+
+@functools.cache
+def attribute_kinds(domain: str, name: str, version: int) -> dict[str, tuple[int, str]]:
+    """For each attribute of an operator the standard's number of its type, and what that is in words."""
+    from onnx import AttributeProto, defs
+
+    if not defs.has(name, version, domain):
+        return {}
+    words = {"FLOAT": "a float", "INT": "an integer", "STRING": "a string", "FLOATS": "floats",
+             "INTS": "integers", "STRINGS": "strings"}
+    return {key: (said.type.value, words.get(said.type.name, f"a {said.type.name.lower()}"))
+            for key, said in defs.get_schema(name, version, domain).attributes.items()
+            if said.type.value != AttributeProto.UNDEFINED}
 
 
 def check_types(inputs: Sequence[Value], parameters: Sequence[tuple[str, str]]) -> None:

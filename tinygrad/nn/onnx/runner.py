@@ -130,6 +130,10 @@ class OnnxRunner:
         if inputs is not None and not isinstance(inputs, Mapping):
             raise OnnxError(f"inputs are given by name, run({{name: x}}) or run(name=x), got a "
                             f"{type(inputs).__name__}; the model takes {_listed(self.inputs)}")
+        if inputs and named:
+            twice = sorted(inputs.keys() & named.keys())
+            if twice:
+                raise OnnxError(f"inputs are given once, got {', '.join(map(repr, twice))} twice")
         inputs = {**(inputs or {}), **named}
         given, values = self._repeated(inputs)
         if values is None:
@@ -228,7 +232,11 @@ class OnnxRunner:
                 if not isinstance(error.__cause__, JitError):
                     raise
                 self._reads_values = True  # an operator reads what it takes as a tensor
-        values = self._evaluator.run(self._nodes, {**self._known, **given, **fixed})
+        try:
+            values = self._evaluator.run(self._nodes, {**self._known, **given, **fixed})
+        except BaseException:  # what a run read is not known: the next of its kind is a first one again
+            self._kinds = {kind: trace for kind, trace in self._kinds.items() if trace is not None}
+            raise
         if texts and self._host is None:
             self._set_host_apart(given, values)
         else:
@@ -380,7 +388,7 @@ class OnnxRunner:
                 raise TypeError("only an optional input may be left out")
             made = self._copy_in_place(name, value) if isinstance(value, np.ndarray) else None
             made = self.as_value(value, said) if made is None else made
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RuntimeError) as error:  # the last of PyTorch's tensors
             raise OnnxError(f"input {name!r} takes {said}, got a {type(value).__name__}: {error}") from error
         if said.kind != "tensor" or made is None or isinstance(made, list):
             return made
@@ -418,10 +426,12 @@ class OnnxRunner:
         """What a user gives as a value of the graph: numbers on the device, strings on the host."""
         if value is None or isinstance(value, Coded):
             return value
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and (said is None or said.kind != "sequence"):
             return value if value.device == self.device else value.to(self.device)
         if isinstance(value, (list, tuple)) and said is not None and said.kind in ("sequence", "optional"):
             return [self.as_value(item) for item in value]
+        if said is not None and said.kind == "sequence":
+            raise TypeError("a sequence is a list")
         array = np.asarray(value)
         is_known = array.dtype.kind in "US" or is_number(array) or all(
             isinstance(item, (str, bytes)) for item in array.flat)

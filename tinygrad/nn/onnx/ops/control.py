@@ -3,10 +3,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tinygrad.nn.onnx.evaluate import Body
 from tinygrad.nn.onnx.ops.shapes import concatenated, moves
 from tinygrad.nn.onnx.registry import op
-from tinygrad.nn.onnx.values import Items, Value
+from tinygrad.nn.onnx.values import Array, Items, Value
 from tinygrad.tensor import Tensor
 
 STEPS_TOGETHER = 32
@@ -43,15 +45,22 @@ def Loop(M: int | None, cond: bool | None, *v_initial: Value, body: Body) -> tup
 
 
 @op
-def Scan_8(sequence_lens: Value, *initial_state_and_scan_inputs: Value, num_scan_inputs: int, body: Body,
-           directions: Any = None) -> tuple[Value, ...]:
-    """As since version 9, for each item of a batch, which is the first axis of everything."""
-    if sequence_lens is not None:
-        raise NotImplementedError("sequences of different lengths in Scan of version 8")
+def Scan_8(sequence_lens: Array | None, *initial_state_and_scan_inputs: Value, num_scan_inputs: int,
+           body: Body, directions: Any = None) -> tuple[Value, ...]:
+    """As since version 9, for each item of a batch, which is the first axis of everything. Sequences that are
+    shorter than the longest give zeros beyond their end."""
     values = [body.items(v) for v in initial_state_and_scan_inputs]
-    batches = [Scan_9(*(v[i] for v in values), num_scan_inputs=num_scan_inputs, body=body,
-                      scan_input_directions=directions) for i in range(values[0].shape[0])]
-    return tuple(_stacked(list(parts), 0) for parts in zip(*batches, strict=True))
+    states, batch, longest = len(values) - num_scan_inputs, values[-1].shape[0], values[-1].shape[1]
+    lengths = [longest] * batch if sequence_lens is None else [int(n) for n in sequence_lens]
+    rows = []
+    for i, length in enumerate(lengths):
+        given = [v[i] if place < states else moves(lambda x, n=length: x[:n])(v[i])
+                 for place, v in enumerate(values)]
+        made = Scan_9(*given, num_scan_inputs=num_scan_inputs, body=body, scan_input_directions=directions)
+        collected = made[states:] if length == longest else [
+            body.items(v).pad_to(longest, *v.shape[1:]) for v in made[states:]]
+        rows.append([*(body.items(v) for v in made[:states]), *collected])
+    return tuple(_stacked(list(parts), 0) for parts in zip(*rows, strict=True))
 
 
 @op
@@ -65,7 +74,10 @@ def Scan_9(*initial_state_and_scan_inputs: Value, num_scan_inputs: int, body: Bo
     scanned = [body.items(v) for v in initial_state_and_scan_inputs[count:]]
     axes = scan_input_axes or (0,) * num_scan_inputs
     backward = scan_input_directions or (0,) * num_scan_inputs
-    length = scanned[0].shape[axes[0]]
+    lengths = [x.shape[axis] for x, axis in zip(scanned, axes, strict=True)]
+    length = lengths[0]
+    if any(n != length for n in lengths):
+        raise ValueError(f"what is scanned has as many items, got {', '.join(map(str, lengths))}")
     collected: list[list[Value]] = []
     for step in range(length):
         items = [_item(x, axis, length - 1 - step if back else step)
@@ -75,12 +87,14 @@ def Scan_9(*initial_state_and_scan_inputs: Value, num_scan_inputs: int, body: Bo
         collected.append(given[count:])
         if (step + 1) % STEPS_TOGETHER == 0:
             _compute(state)
-    rows = list(zip(*collected, strict=True))
+    names = list(body.graph.outputs)[count:]
+    rows = list(zip(*collected, strict=True)) if collected else [()] * len(names)
     out_axes, out_backward = scan_output_axes or (0,) * len(rows), scan_output_directions or (0,) * len(rows)
     results = []
-    for row, axis, back in zip(rows, out_axes, out_backward, strict=True):
+    for name, row, axis, back in zip(names, rows, out_axes, out_backward, strict=True):
         parts = [body.items(v) for v in (reversed(row) if back else row)]
-        results.append(_stacked(parts, axis if axis >= 0 else axis + len(parts[0].shape) + 1))
+        results.append(np.moveaxis(body.nothing(name), 0, axis) if not parts else _stacked(
+            parts, axis if axis >= 0 else axis + len(parts[0].shape) + 1))
     return (*state, *results)
 
 

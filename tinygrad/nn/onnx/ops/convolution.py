@@ -40,6 +40,11 @@ class Windows(NamedTuple):
              pads: Any = None, strides: Any = None) -> Windows:
         """Windows over `x` (N, C, *sizes), padded as `pads` or `auto_pad` say."""
         sizes, stride, dilation = x.shape[2:], spatial(x, strides), spatial(x, dilations)
+        if len(kernel) != len(sizes):
+            raise ValueError(f"a kernel has {len(sizes)} axes, as many as are behind the channels, got "
+                             f"{len(kernel)}")
+        if pads is not None and len(pads) != 2 * len(sizes):
+            raise ValueError(f"pads are {2 * len(sizes)} numbers, got {len(pads)}")
         if auto_pad in ("NOTSET", "VALID"):
             given = [0] * (2 * len(sizes)) if pads is None or auto_pad == "VALID" else pads
             return Windows(stride, dilation, [(given[i], given[i + len(sizes)]) for i in range(len(sizes))])
@@ -58,7 +63,10 @@ class Windows(NamedTuple):
 
 def spatial(x: Tensor, value: Sequence[int] | None, default: int = 1) -> tuple[int, ...]:
     """`value` for each axis behind batch and channels, or `default` for all."""
-    return (default,) * (x.ndim - 2) if value is None else tuple(value)
+    axes = x.ndim - 2
+    if value is not None and len(value) != axes:
+        raise ValueError(f"strides, dilations and output_padding are {axes} numbers, got {len(value)}")
+    return (default,) * axes if value is None else tuple(value)
 
 
 @op

@@ -11,8 +11,12 @@ from tinygrad.nn.onnx.values import element_type, tensor_type
 from tinygrad.tensor import Tensor
 
 
+def _widened(x: Tensor, number: int) -> Tensor:
+    """`x` in the type that a normalisation computes in: the one of this number, but float64 stays that."""
+    return x if x.dtype is dtypes.float64 else x.cast(_stashed(number))
+
+
 def _stashed(number: int) -> DType:
-    """The type that a normalisation computes in."""
     return tensor_type(element_type(number))
 
 
@@ -49,18 +53,19 @@ def InstanceNormalization(input: Tensor, scale: Tensor, B: Tensor, *, epsilon: f
 @op
 def LayerNormalization(X: Tensor, Scale: Tensor, B: Tensor | None = None, *, axis: int = -1,
                        epsilon: float = 1e-5, stash_type: int = 1) -> tuple[Tensor, ...]:
-    axes, wide = tuple(range(axis % X.ndim, X.ndim)), X.cast(_stashed(stash_type))
+    axes, wide = tuple(range(axis % X.ndim, X.ndim)), _widened(X, stash_type)
     mean = wide.mean(axes, keepdim=True)
     centred = wide - mean
     inverse = (centred.square().mean(axes, keepdim=True) + epsilon).rsqrt()
     normal = (centred * inverse).cast(X.dtype) * Scale
-    return normal if B is None else normal + B, mean, inverse
+    kind = _stashed(stash_type)
+    return normal if B is None else normal + B, mean.cast(kind), inverse.cast(kind)
 
 
 @op
 def RMSNormalization(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5,
                      stash_type: int = 1) -> Tensor:
-    axes, wide = tuple(range(axis % X.ndim, X.ndim)), X.cast(_stashed(stash_type))
+    axes, wide = tuple(range(axis % X.ndim, X.ndim)), _widened(X, stash_type)
     return rmsnorm(wide, axes, epsilon).cast(X.dtype) * scale
 
 
@@ -81,7 +86,7 @@ def GroupNormalization_18(X: Tensor, scale: Tensor, bias: Tensor, *, num_groups:
 def GroupNormalization_21(X: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5,
                           stash_type: int = 1) -> Tensor:
     """Scale and bias are of channels."""
-    normal = _by_groups(X.cast(_stashed(stash_type)), num_groups, epsilon).cast(X.dtype)
+    normal = _by_groups(_widened(X, stash_type), num_groups, epsilon).cast(X.dtype)
     return normal * _along_channels(X, scale) + _along_channels(X, bias)
 
 

@@ -77,7 +77,7 @@ def _running(x: Tensor, axis: int, exclusive: int, reverse: int, function: Calla
              first: int) -> Tensor:
     """A running sum or product; `exclusive` of the items before each one, `reverse` from the end."""
     x = x.flip(axis) if reverse else x
-    if exclusive:
+    if exclusive and x.shape[axis]:
         pairs = [(1, -1) if i == axis % x.ndim else (0, 0) for i in range(x.ndim)]
         x = x.pad(pairs, value=first)
     total = function(x, axis)

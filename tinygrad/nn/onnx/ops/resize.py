@@ -56,7 +56,6 @@ ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "round_prefer_ceil": lambda x: np.floor(x + 0.5),
     "floor": np.floor,
     "ceil": np.ceil,
-    "simple": np.floor,
 }
 
 
@@ -94,7 +93,8 @@ def resize_axis(x: Tensor, axis: int, outs: int, scale: float, how: Resizing, st
     places = _places(outs, n, scale, how.coordinates, start, end)
     before = (slice(None),) * axis
     if how.mode == "nearest":
-        index = np.clip(ROUNDINGS[how.nearest](places.astype(np.float64)), 0, n - 1).astype(np.int32)
+        nearest = how.nearest if how.nearest != "simple" else "ceil" if scale < 1 else "floor"
+        index = np.clip(ROUNDINGS[nearest](places.astype(np.float64)), 0, n - 1).astype(np.int32)
         made = x if np.array_equal(index, np.arange(n)) else x[(*before, index)]
     else:
         index, weights = _taps(places, n, scale, how)
@@ -116,18 +116,25 @@ def _resized(x: Tensor, axes: Sequence[int], outs: Sequence[int], scales: Sequen
     return made
 
 
-def _scaled(size: float, scale: float) -> Any:
+def _scaled(size: int, scale: float) -> Any:
     """How many items are left of `size`, which stays what it is by 1. Of 20 are 14 left by 0.7: by what is a
     little less in float32."""
     return size if scale == 1 else math.floor(np.float32(size) * np.float32(scale))
 
 
+def _check_count(what: str, count: int, axes: int) -> None:
+    if count != axes:
+        raise ValueError(f"{what} are {axes} numbers, got {count}")
+
+
 def _by_scales(x: Tensor, scales: Sequence[float], how: Resizing) -> Tensor:
+    _check_count("scales", len(scales), x.ndim)
     outs = [_scaled(n, s) for n, s in zip(x.shape, scales, strict=True)]
     return _resized(x, range(x.ndim), outs, scales, how)
 
 
 def _upsampling(mode: str) -> Resizing:
+    """As before version 11: to more items the one at or before a place, to fewer the one at or behind it."""
     return Resizing("nearest" if mode == "nearest" else "linear", "asymmetric", "simple")
 
 
@@ -158,14 +165,18 @@ def Resize_11(X: Tensor, roi: Array | None = None, scales: Array | None = None, 
     crop = None if roi is None or not roi.size or coordinate_transformation_mode != "tf_crop_and_resize" \
         else roi.tolist()
     given = [X.shape[a] for a in along]
+    if crop is not None:
+        _check_count("the numbers of roi", len(crop), 2 * len(given))
     if scales is not None and scales.size:
+        _check_count("scales", scales.size, len(given))
         factors = scales.astype(np.float64).tolist()
-        cropped = given if crop is None else [n * (crop[i + len(given)] - crop[i])
-                                              for i, n in enumerate(given)]
-        outs = [_scaled(n, s) for n, s in zip(cropped, factors, strict=True)]
+        # of the whole axis: the standard's text says of what is cropped, but neither its reference nor its
+        # shape inference nor ONNX Runtime do so
+        outs = [_scaled(n, s) for n, s in zip(given, factors, strict=True)]
         return _resized(X, along, outs, factors, how, crop)
     if sizes is None:
         raise ValueError("Resize takes scales or sizes")
+    _check_count("sizes", len(sizes), len(given))
     ratios = [1.0 if size is n else size / n for size, n in zip(sizes, given, strict=True)]
     if keep_aspect_ratio_policy == "stretch":
         return _resized(X, along, sizes, ratios, how, crop)

@@ -26,20 +26,28 @@ def SequenceLength(input_sequence: Value) -> Value:
     return np.array(len(input_sequence), np.int64)
 
 
+def _place(position: int, items: list[Value], behind: int = 0) -> int:
+    """Where a position is that may be counted from the end; `behind` the last item there are so many more."""
+    count = len(items)
+    if not -count <= position < count + behind:
+        raise IndexError(f"position {position} is out of range of a sequence of {count} items")
+    return position % count if position < 0 else position
+
+
 @op
 def SequenceAt(input_sequence: Value, position: int) -> Value:
-    return input_sequence[position]
+    return input_sequence[_place(position, input_sequence)]
 
 
 @op
 def SequenceInsert(input_sequence: Value, tensor: Items, position: int | None = None) -> list[Value]:
-    at = len(input_sequence) if position is None else position
+    at = len(input_sequence) if position is None else _place(position, input_sequence, 1)
     return [*input_sequence[:at], tensor, *input_sequence[at:]]
 
 
 @op
 def SequenceErase(input_sequence: Value, position: int | None = None) -> list[Value]:
-    at = (-1 if position is None else position) % len(input_sequence)
+    at = _place(-1 if position is None else position, input_sequence)
     return [*input_sequence[:at], *input_sequence[at + 1:]]
 
 

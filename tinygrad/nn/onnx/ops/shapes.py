@@ -64,7 +64,10 @@ def Constant(*, value: Value = None, sparse_value: Value = None, value_float: fl
     given = {"value": value, "sparse_value": sparse_value, "value_float": value_float,
              "value_floats": value_floats, "value_int": value_int, "value_ints": value_ints,
              "value_string": value_string, "value_strings": value_strings}
-    ((name, held),) = [(name, held) for name, held in given.items() if held is not None]
+    found = [(name, held) for name, held in given.items() if held is not None]
+    if len(found) != 1:
+        raise ValueError(f"takes one of its attributes, got {', '.join(n for n, _ in found) or 'none'}")
+    ((name, held),) = found
     return np.asarray(held, CONSTANTS.get(name))
 
 
@@ -140,10 +143,12 @@ def _flatten(input: Tensor, *, axis: int = 1) -> Tensor:
     return _laid_again(input, (prod(kept), prod(input.shape[len(kept):])))
 
 
-def _axes(data: Tensor, axes: Ints, extra: int = 0) -> tuple[int, ...]:
+def _axes(data: Tensor, axes: Sequence[int], extra: int = 0) -> tuple[int, ...]:
     rank = data.ndim + extra
     if not all(-rank <= a < rank for a in axes):
         raise ValueError(f"axes {tuple(axes)} are not all in [{-rank}, {rank - 1}]")
+    if len({a % rank for a in axes}) < len(axes):
+        raise ValueError(f"axes {tuple(axes)} name an axis twice")
     return tuple(sorted(a % rank for a in axes))
 
 
@@ -163,6 +168,10 @@ def _unsqueeze(data: Tensor, axes: Ints) -> Tensor:
 
 def _slice(data: Tensor, starts: Ints, ends: Ints, axes: Ints | None = None,
            steps: Ints | None = None) -> Tensor:
+    given = len(starts), *(len(said) for said in (ends, axes, steps) if said is not None)
+    if len(set(given)) > 1:
+        raise ValueError(f"starts, ends, axes and steps are as many, got {', '.join(map(str, given))}")
+    _axes(data, range(len(starts)) if axes is None else axes)
     index = [slice(None)] * data.ndim
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
         axis, step = i if axes is None else axes[i], 1 if steps is None else steps[i]
@@ -285,16 +294,42 @@ PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", 
 
 
 def _padded(data: Tensor, pads: Ints, value: Any, axes: Ints | None, mode: str) -> Tensor:
+    _axes(data, axes or ())
     along = range(data.ndim) if axes is None else [a % data.ndim for a in axes]
+    if len(pads) != 2 * len(along):
+        raise ValueError(f"takes {2 * len(along)} sizes to pad {len(along)} axes, got {len(pads)}")
     pairs = [(0, 0)] * data.ndim
     for i, axis in enumerate(along):
         pairs[axis] = (pads[i], pads[i + len(pads) // 2])
+    if mode == "wrap":
+        return _wrapped(data, pairs)
     return data.pad(pairs, mode=PAD_MODES[mode], value=value)
+
+
+def _wrapped(data: Tensor, pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """Each axis cropped where a size is negative, then repeated: `pad` goes once around, the standard any
+    number of times."""
+    data = data.pad([(min(before, 0), min(after, 0)) for before, after in pairs])
+    pairs = [(max(before, 0), max(after, 0)) for before, after in pairs]
+    for axis, (before, after) in enumerate(pairs):
+        size = data.shape[axis]
+        if is_symbolic((size,)) or max(before, after) <= size:
+            continue
+        if not size:
+            raise ValueError(f"axis {axis} has no items to repeat")
+        places = np.arange(-before, size + after, dtype=np.int32) % size
+        data = data[(*[slice(None)] * axis, places)]
+        pairs[axis] = (0, 0)
+    return data.pad(pairs, mode=PAD_MODES["wrap"])
 
 
 def _center_crop_pad(input_data: Tensor, shape: Ints, *, axes: Any = None) -> Tensor:
     pairs = [(0, 0)] * input_data.ndim
-    for axis, size in zip(range(input_data.ndim) if axes is None else axes, shape, strict=True):
+    along = range(input_data.ndim) if axes is None else axes
+    _axes(input_data, along)
+    if len(along) != len(shape):
+        raise ValueError(f"takes {len(along)} sizes, got {len(shape)}")
+    for axis, size in zip(along, shape, strict=True):
         missing = size - input_data.shape[axis]
         before = missing // 2 if missing >= 0 else -(-missing // 2)
         pairs[axis] = (before, missing - before)

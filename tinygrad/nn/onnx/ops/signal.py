@@ -80,12 +80,15 @@ def STFT(signal: Tensor, frame_step: int, window: Tensor | None = None, frame_le
 
 def _window(size: int, periodic: int, output_datatype: int, weights: tuple[float, ...]) -> Tensor:
     """The sum of weights * cos(2 pi k n / N), k from 0 on; `periodic` ones are one step of a longer
-    period."""
+    period. One item is 1, as in NumPy and SciPy, where the formula divides by zero."""
+    kind = tensor_type(element_type(output_datatype))
     period = size if periodic else size - 1
+    if period <= 0:
+        return Tensor.ones(max(size, 0), dtype=kind, requires_grad=False)
     steps = Tensor.arange(size).cast(dtypes.float32) * (2 * math.pi / period)
     total = weights[0] + sum((steps * k).cos() * w for k, w in enumerate(weights[1:], 1))
     assert isinstance(total, Tensor)
-    return total.cast(tensor_type(element_type(output_datatype)))
+    return total.cast(kind)
 
 
 @op
