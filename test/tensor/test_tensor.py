@@ -475,3 +475,9 @@ def test_numbers_are_gathered_and_scattered_like_tensors_of_one_item() -> None:
     assert x.scatter(0, at, Tensor(5.0)).tolist() == 5
     assert x.scatter(0, at, 5.0, "add").tolist() == 8
     assert x.scatter_reduce(0, at, Tensor(5.0), "amax").tolist() == 5
+
+
+def test_integers_that_no_type_has_all_of_are_cast_each():
+    numbers = [2**53 + 1, 2**63 + 1, -1]
+    assert Tensor(numbers, dtype=dtypes.int64).tolist() == [2**53 + 1, 1 - 2**63, -1]
+    assert Tensor(numbers, dtype=dtypes.uint64).tolist() == [2**53 + 1, 2**63 + 1, 2**64 - 1]

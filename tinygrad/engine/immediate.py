@@ -9,7 +9,7 @@ is not goes the way of any schedule.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,18 +104,15 @@ def run(structure: Structure, template: Template | None, done: Callable[[], None
     values = [value for _, _, _, value in structure.variables] if structure.variables else ()
     if None in values:
         return False
-    arguments = [([addresses[slot] for slot in call.slots],
-                  [values[number] if given else number for given, number in call.variables])
-                 for call in launch.calls]
     queue = launch.queue
     times = [] if watcher is None else [began]
     with queue.lock:
         if not queue.runs_here(launch.work.seconds, ()):
             return False
         if launch.overwritten:
-            run_to_the_end(structure, launch, arguments, new, times, done)
+            run_to_the_end(structure, launch, addresses, values, new, times, done)
         else:
-            run_calls(launch.calls, arguments, times)
+            run_calls(launch.calls, addresses, values, times)
     launch.work.count(len(launch.calls))
     if not launch.overwritten:
         show(structure, launch, new)
@@ -128,34 +125,34 @@ def run(structure: Structure, template: Template | None, done: Callable[[], None
     return True
 
 
-Arguments = list[tuple[list[int], list[int]]]
-"""The addresses and the variables of each call."""
-
-
-def run_calls(calls: Sequence[KernelCall], arguments: Arguments, times: list[float]) -> None:
+def run_calls(calls: Sequence[KernelCall], addresses: Mapping[int, int], values: Sequence[Any],
+              times: list[float]) -> None:
     """Run kernels one after another. `times`, empty where nobody observes, gets when the first begins and
     when each ends."""
     if times:
         times.append(clock())
-    for call, given in zip(calls, arguments):
-        call.program(*given, call.extent)
+    for call in calls:
+        call.program([addresses[slot] for slot in call.slots],
+                     [values[number] if given else number for given, number in call.variables],
+                     call.extent)
         if times:
             times.append(clock())
 
 
-def run_to_the_end(structure: Structure, launch: CommandList, arguments: Arguments, new: dict[int, Buffer],
-                   times: list[float], done: Callable[[], None]) -> None:
+def run_to_the_end(structure: Structure, launch: CommandList, addresses: Mapping[int, int],
+                   values: Sequence[Any], new: dict[int, Buffer], times: list[float],
+                   done: Callable[[], None]) -> None:
     """Run the kernels and note what they computed. Once one has overwritten memory, an exception (Ctrl-C)
     comes after all the rest: it would be done again otherwise."""
     queue, before = launch.queue, launch.queue.accepted
     try:
-        run_calls(launch.calls, arguments, times)
+        run_calls(launch.calls, addresses, values, times)
         show(structure, launch, new)
         done()
     except BaseException:
         with Uninterrupted():
             if begun := queue.accepted - before:
-                run_calls(launch.calls[begun:], arguments[begun:], [])
+                run_calls(launch.calls[begun:], addresses, values, [])
                 show(structure, launch, new)
                 done()
         raise

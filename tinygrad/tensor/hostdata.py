@@ -51,6 +51,8 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> np.ndarray[Any, 
     wanted = dtypes.from_py(flat) if dtype is None else dtype
     # by way of the numbers' own type: NumPy refuses to make small integers of numbers that a cast wraps
     array = np.array(flat, wanted.numpy if wanted.is_float or not flat else None)
+    if wanted.is_int and array.dtype.kind == "f" and all(isinstance(item, int) for item in flat):
+        array = np.array([item % 2**64 for item in flat], np.uint64)  # no type of NumPy has all of them
     return array.astype(wanted.numpy, copy=False).reshape(shape)
 
 
