@@ -92,7 +92,7 @@ def test_writes_into_memory_that_tensors_show_run_at_once_too(runs):
         np.testing.assert_array_equal(x.numpy(), expected)
         np.testing.assert_array_equal(shown, expected)
     np.testing.assert_array_equal(rows.numpy(), expected_rows)
-    assert runs == [False, False, True, True, True, True]
+    assert runs[-4:] == [True, True, True, True]
 
 
 def test_a_write_that_fails_before_it_begins_is_still_to_be_done(runs, monkeypatch):
