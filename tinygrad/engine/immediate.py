@@ -110,16 +110,14 @@ def run(structure: Structure, template: Template | None, done: Callable[[], None
         if not queue.runs_here(launch.work.seconds, ()):
             return False
         if launch.overwritten:
-            run_to_the_end(structure, launch, addresses, values, new, times, done)
+            run_to_the_end(structure, launch, addresses, values, new, times, done, observed)
         else:
             run_calls(launch.calls, addresses, values, times)
     launch.work.count(len(launch.calls))
     if not launch.overwritten:
-        show(structure, launch, new)
+        show(structure, launch, new, observed)
         complete(done)
     if watcher is not None:
-        for number, memory in new.items() if observed else ():
-            memory.change = observed.memory[number]
         times.append(clock())
         observed.ran(times)
     return True
@@ -141,29 +139,31 @@ def run_calls(calls: Sequence[KernelCall], addresses: Mapping[int, int], values:
 
 def run_to_the_end(structure: Structure, launch: CommandList, addresses: Mapping[int, int],
                    values: Sequence[Any], new: dict[int, Buffer], times: list[float],
-                   done: Callable[[], None]) -> None:
+                   done: Callable[[], None], observed: Any) -> None:
     """Run the kernels and note what they computed. Once one has overwritten memory, an exception (Ctrl-C)
     comes after all the rest: it would be done again otherwise."""
     queue, before = launch.queue, launch.queue.accepted
     try:
         run_calls(launch.calls, addresses, values, times)
-        show(structure, launch, new)
+        show(structure, launch, new, observed)
         done()
     except BaseException:
         with Uninterrupted():
             if begun := queue.accepted - before:
                 run_calls(launch.calls[begun:], addresses, values, [])
-                show(structure, launch, new)
+                show(structure, launch, new, observed)
                 done()
         raise
 
 
-def show(structure: Structure, launch: CommandList, new: dict[int, Buffer]) -> None:
-    """Let the structure's nodes stand for what was computed."""
+def show(structure: Structure, launch: CommandList, new: dict[int, Buffer], observed: Any = None) -> None:
+    """Let the structure's nodes stand for what was computed, of which new memory is `observed`."""
     nodes = {}
     for number, memory in new.items():
         node = nodes[number] = UOp.new_buffer(memory.device, memory.size, memory.dtype)
         node.storage.buffer = memory
+        if observed:
+            memory.change = observed.memory[number]
     for position, view in launch.views:
         structure.nodes[position].set_realized_view(view.over(nodes))
     for position in launch.in_place:
