@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tinygrad.dtype import dtypes, promote
+from tinygrad.functional.graph_templates import memoised
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.helpers import make_tuple, prod
 from tinygrad.tensor import Tensor
@@ -238,8 +239,14 @@ class LayerNorm:
         if x.shape[-len(self.normalized_shape):] != self.normalized_shape:
             sizes = ", ".join(map(str, self.normalized_shape))
             raise ValueError(f"{type(self).__name__} takes an input (..., {sizes}), got {x.shape}")
-        x = x.layernorm(self.axis, self.eps)
-        return x if self.weight is None or self.bias is None else x * self.weight + self.bias
+        if self.weight is None or self.bias is None:
+            return x.layernorm(self.axis, self.eps)
+        return _scaled_layernorm(x, self.weight, self.bias, self.axis, self.eps)
+
+
+@memoised
+def _scaled_layernorm(x: Tensor, weight: Tensor, bias: Tensor, axis: tuple[int, ...], eps: float) -> Tensor:
+    return x.layernorm(axis, eps) * weight + bias
 
 
 class LayerNorm2d(LayerNorm):
@@ -264,9 +271,14 @@ class RMSNorm:
     def __call__(self, x: Tensor) -> Tensor:
         if self.weight is not None and x.shape[-1:] != self.weight.shape:
             raise ValueError(f"RMSNorm takes an input (..., {self.weight.shape[0]}), got {x.shape}")
-        wide = x.cast(promote(x.dtype, dtypes.float32))
-        out = rmsnorm(wide, eps=self.eps).cast(x.dtype)
-        return out if self.weight is None else out * self.weight
+        return _scaled_rmsnorm(x, self.weight, self.eps)
+
+
+@memoised
+def _scaled_rmsnorm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    wide = x.cast(promote(x.dtype, dtypes.float32))
+    out = rmsnorm(wide, eps=eps).cast(x.dtype)
+    return out if weight is None else out * weight
 
 
 class Embedding:
