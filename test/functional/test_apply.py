@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import GlobalCounters, Tensor, TinyJit
+from tinygrad import GlobalCounters, Tensor, TinyJit, dtypes
+from tinygrad.engine.realize import realize_uops
+from tinygrad.graph.node_flags import MEMORY
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.template import GraphTemplate
+from tinygrad.graph.uop import UOp
 from tinygrad.tensor.live import live_tensors
 
 Binary = Callable[[Tensor, Tensor], Tensor]
@@ -84,6 +87,24 @@ def test_operands_that_are_overwritten_are_read_before() -> None:
     for y in (lazy, done):
         np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5)
     np.testing.assert_array_equal(product(a, b).numpy(), np.zeros((5, 4)))
+
+
+def test_variables_below_an_operand_have_the_values_of_the_call() -> None:
+    """Also where the operand is lazy again, for its memory was overwritten."""
+    x = real(4)
+
+    def shifted(value: int) -> UOp:
+        offset = UOp.variable("offset", 0, 99, value).cast(dtypes.float32)
+        return x.uop + offset.reshape((1,)).expand((4,))
+
+    template = GraphTemplate(shifted(0) * 2, (shifted(0),))
+    for value in (3, 5, 7):
+        known = (4,), x.device, x.uop.flags & ~MEMORY
+        node = UOp.new(Ops.APPLY, dtypes.float32, (shifted(value),), template, known)
+        realize_uops([node])
+        view = node.realized_view
+        assert view is not None and view.base.buffer is not None
+        np.testing.assert_allclose(view.base.buffer.numpy(), (x.numpy() + value) * 2, rtol=1e-6)
 
 
 def test_a_result_is_memory_of_its_own_to_write_into() -> None:

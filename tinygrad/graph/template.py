@@ -29,10 +29,10 @@ class GraphTemplate:
         self.constants: list[UOp] = []
         """what depends on none of them"""
         for node in result.toposort(stop=number.__contains__):
-            if node not in made:
-                depends = any(source in made for source in node.src)
-                made.update({node: None} if depends else {})
-                self.constants += [] if depends else [node]
+            if any(source in made for source in node.src):
+                made[node] = None
+            elif node not in number:
+                self.constants.append(node)
         steps = [n for n in made if n not in number]
         number.update((n, i) for i, n in enumerate(self.constants + steps, len(leaves)))
         self.steps = [(n.op, n.dtype, n.arg, (n.shape, n.device, n.flags), [number[s] for s in n.src])

@@ -452,14 +452,15 @@ class ScheduleCache:
 
     def expanded_schedule(self, structure: Structure) -> Schedule:
         """The schedule of results by all nodes that they stand for, kept as that of the results alone. Where
-        slices begin is the same whenever one is made by that template."""
+        slices begin inside a template is the same in all that it makes; variables below it are not."""
         results = {sink: expanded(sink) for sink in structure.sinks}
         schedule = self.schedule(list(results.values()))
         views = {sink: schedule.views.get(node) for sink, node in results.items()}
         new = {sink: view for sink, view in views.items() if view is not None}
         if len(new) == len(views):
-            items = [i._replace(variables=tuple([BoundVariable(v.name, "", v.value) for v in i.variables]))
-                     for i in schedule.items]
+            items = [i._replace(variables=tuple(
+                [v if v.variable in structure.variables else BoundVariable(v.name, "", v.value)
+                 for v in i.variables])) for i in schedule.items]
             self.keep_observed(Template.of(replace(schedule, items=items, views=new), structure), structure)
         known = {sink: held for sink, node in results.items() if (held := storage_view(node)) is not None}
         schedule.views.update(known | new)

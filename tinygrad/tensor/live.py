@@ -31,7 +31,8 @@ three times as long for each."""
 
 
 def live_tensors() -> list[Tensor]:
-    """Every tensor that there is, while other threads make more; the graph of each as it is."""
+    """Every tensor that there is, while other threads make more, each with all nodes of its graph (APPLY
+    stands for some otherwise: `graph/template.py`)."""
     tensors = [tensor for reference in list(LIVE) if (tensor := reference()) is not None]
     for tensor in tensors:
         tensor._expand_nodes()

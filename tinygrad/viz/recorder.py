@@ -150,9 +150,10 @@ class Recorder(Observer):
     def tensor_made(self, node: Any) -> None:
         if node.line or (node.device is None and is_number(node)):
             return
-        number = self.lines.here(INNER_FRAMES)
-        if self.made_for and (made_for := self.made_for.get(get_ident())) is not None:
-            number = number if made_for.written_at is None else made_for.written_at
+        if not self.made_for or (made_for := self.made_for.get(get_ident())) is None:
+            number = self.lines.here(INNER_FRAMES)
+        else:
+            number = self.lines.here(INNER_FRAMES) if made_for.written_at is None else made_for.written_at
             if number == made_for.asked:
                 number = made_for.gradient
         if number:
