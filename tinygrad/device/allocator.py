@@ -49,9 +49,10 @@ def host_memory(size: int, least: int = PAGE_BYTES) -> np.ndarray[Any, Any]:
 class Owner:
     """What memory is given to, and taken from."""
 
-    uses: Uses | None = None
+    __slots__ = ("_memory", "uses")
+    uses: Uses | None
     """the commands in flight that use the memory"""
-    _memory: Any = None
+    _memory: Any
 
 
 class Allocator:

@@ -24,19 +24,22 @@ from tinygrad.observer import MemoryChange
 class Buffer(Owner):
     """Memory for `size` items of `dtype` on `device`, taken at the first `allocate`."""
 
-    whole: Buffer | None = None
-    """the buffer whose memory this one has a part of"""
-    _address: int | None = None
-    _owner: Any = None
-    """whose memory it is, if not the allocator's"""
-    _seen: weakref.WeakSet[_HostMemory] | None = None
-    """of a root: through what the host sees the memory"""
-    change: MemoryChange | None = None
-    """what an observer is told with when the memory is free again"""
-    _allocator: Allocator | None = None
-    """takes the memory back"""
+    __slots__ = ("__weakref__", "_address", "_allocator", "_owner", "_seen", "change", "device", "dtype",
+                 "size", "whole")
 
     def __init__(self, device: str, size: int, dtype: DType) -> None:
+        self.whole: Buffer | None = None
+        """the buffer whose memory this one has a part of"""
+        self._memory = self.uses = None
+        self._address: int | None = None
+        self._owner: Any = None
+        """whose memory it is, if not the allocator's"""
+        self._seen: weakref.WeakSet[_HostMemory] | None = None
+        """of a root: through what the host sees the memory"""
+        self.change: MemoryChange | None = None
+        """what an observer is told with when the memory is free again"""
+        self._allocator: Allocator | None = None
+        """takes the memory back"""
         self.device = device
         self.size = size
         self.dtype = dtype
@@ -77,8 +80,9 @@ class Buffer(Owner):
         return self
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # At the interpreter's end, names of modules may be gone; an argument's default is not.
-        if not is_finalizing() and self.whole is None and self._memory is not None:
+        # At the interpreter's end, names of modules may be gone; an argument's default is not. An interrupt
+        # may come where nothing is set yet.
+        if not is_finalizing() and getattr(self, "whole", self) is None and self._memory is not None:
             complete(self._give_back)
 
     def _give_back(self) -> None:

@@ -59,12 +59,14 @@ MOST_SHOWN = 3
 class Structure:
     """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for."""
 
-    lines: tuple[int, ...] | None = None
-    """the user's line that each node came from, where somebody records (`observer.py`)"""
-    observed: Any = None
-    """what the observer knows of running it at once"""
+    __slots__ = ("by_identity", "buffers", "fields", "is_sharded", "key", "lines", "nodes", "observed",
+                 "position", "sinks", "variables")
 
     def __init__(self, sinks: list[UOp], is_sharded: bool = False) -> None:
+        self.lines: tuple[int, ...] | None = None
+        """the user's line that each node came from, where somebody records (`observer.py`)"""
+        self.observed: Any = None
+        """what the observer knows of running it at once"""
         self.sinks = sinks
         self.is_sharded = is_sharded
         """whether some values are on several devices"""

@@ -163,10 +163,9 @@ class EventLog:
             pending = [self.row_of(*self.pending.popleft()) for _ in range(len(self.pending))]
             table = np.concatenate([taken(self.known).reshape(-1, 4), more, np.reshape(pending, (-1, 4))])
             if len(table):
-                table = table.take(np.argsort(table[:, 3], kind="stable"), 0)
                 self.add(table[:, 1].astype(np.int64), 1, table[:, 3] - table[:, 2])
                 self.keep(table, table)
-                self.kept.drop_before(float(table[-1, 3]) - self.keep_seconds)
+                self.kept.drop_before(float(table[:, 3].max()) - self.keep_seconds)
 
     def settle_list(self, watched: WatchedList) -> bool:
         """Count what a list did; whether it may run again. What one that is gone did becomes rows."""
@@ -222,8 +221,8 @@ class EventLog:
         return found[np.argsort(found[:, 2], kind="stable")]
 
     def new_events(self) -> Table:
-        """The events that were settled since this was asked for last, as far as they are still known; of
-        lists the last `MOST_OF_LISTS`."""
+        """The events that were settled since this was asked for last, as far as they are still known, by when
+        they end; of lists the last `MOST_OF_LISTS`."""
         with self.lock:
             tables = list(self.unread.tables)
             self.unread = LastTables()
@@ -232,7 +231,8 @@ class EventLog:
                 most = max(1, MOST_OF_LISTS // (len(ran) * len(watched.sites)))
                 tables.append(watched.table(max(watched.read, watched.runs - most)))
                 watched.read = watched.runs
-        return np.concatenate([NONE, *tables])
+        found = np.concatenate([NONE, *tables])
+        return found[np.argsort(found[:, 3], kind="stable")]
 
 
 def rows(track: Any, site: Any, start: Array, end: Array) -> Table:

@@ -32,7 +32,7 @@ from tinygrad.viz.trace import TraceWriter, write_trace
 
 FIRST_PAGE = 5.0
 """Seconds after which a page of a running program is written."""
-SHARE, TRACE_SHARE = 0.02, 0.05
+SHARE, TRACE_SHARE = 0.02, 0.03
 """Of the time, what writing the page takes at most, and what writing the trace does: then each waits."""
 LOOK = 1.0
 """Seconds between looks at whether there is something to write, and counts of what ran: 40,000 tiny kernels,
