@@ -59,8 +59,19 @@ MOST_SHOWN = 3
 class Structure:
     """What the schedule of `sinks` depends on, as a `key`, and what the numbers in it stand for."""
 
-    __slots__ = ("by_identity", "buffers", "fields", "is_sharded", "key", "lines", "nodes", "observed",
-                 "position", "sinks", "variables")
+    __slots__ = (
+        "buffers",
+        "by_identity",
+        "fields",
+        "is_sharded",
+        "key",
+        "lines",
+        "nodes",
+        "observed",
+        "position",
+        "sinks",
+        "variables",
+    )
 
     def __init__(self, sinks: list[UOp], is_sharded: bool = False) -> None:
         self.lines: tuple[int, ...] | None = None

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from tinygrad.codegen.opt.subtotals import LONGEST, SUBTOTAL, WHOLE
+from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.device import Device
+from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import UOp
@@ -34,6 +36,9 @@ SPLITS = 64
 """Splits aimed at: enough for any number of cores here, few enough that the second step costs nothing."""
 MAX_SPLITS = 4096
 """Of a device of blocks; a few times as many as it runs at once."""
+LONG_RUN = 1024
+"""Items that a split has side by side: shorter ones, of many rows, come from memory at a third of the rate
+(2663 x 2604 in splits of 42 columns 0.85 ms, in rows 0.31; Zen 4)."""
 POWERS = tuple(1 << i for i in range(1, MAX_SPLITS.bit_length()))
 MIN_SPLIT_LENGTH = 4
 """Items of a split for which the last one may be completed."""
@@ -74,15 +79,19 @@ def _split_for_cores(node: UOp) -> UOp | None:
         return _split_contraction(node)
     if node.numel >= FEW_RESULTS or source.numel < MUCH_WORK:
         return None
-    op, axes = node.arg
-    choices = [(abs(d - SPLITS), -source.shape[a], a, d) for a in axes for d in range(8, 4 * SPLITS + 1)
-               if source.shape[a] % d == 0]
-    if choices:
-        _, _, axis, splits = min(choices)
-        return _split_axis(node, source, axis, splits)
-    longest = max(axes, key=lambda a: source.shape[a])
-    may_pad = op is Ops.ADD and source.shape[longest] >= MIN_SPLIT_LENGTH * SPLITS
-    return _split_padded(node, longest, SPLITS) if may_pad else None
+    shape, axes = source.shape, node.arg[1]
+    inner = {a: prod(shape[a + 1:]) for a in axes}
+    divided = [(shape[a] // d * inner[a] < LONG_RUN, abs(d - SPLITS), a, d)
+               for a in axes for d in range(8, 4 * SPLITS + 1) if shape[a] % d == 0]
+    rows = [(inner[a] < LONG_RUN, shape[a], a, shape[a]) for a in axes if SPLITS <= shape[a] <= MAX_SPLITS]
+    for choices in divided, rows:
+        is_short, _, axis, splits = min(choices, default=(True, 0, 0, 0))
+        if not is_short:
+            return _split_axis(node, source, axis, splits)
+    longest = max(axes, key=lambda a: shape[a])
+    if shape[longest] >= MIN_SPLIT_LENGTH * SPLITS:
+        return _split_padded(node, longest, ceildiv(shape[longest], ceildiv(shape[longest], SPLITS)))
+    return _split_axis(node, source, *min(divided)[2:]) if divided else None
 
 
 def _split_for_blocks(node: UOp) -> UOp | None:
@@ -204,10 +213,14 @@ def _moved(value: UOp, move: Callable[[UOp], UOp]) -> UOp:
 
 
 def _split_padded(node: UOp, axis: int, splits: int) -> UOp:
-    """The reduce with `axis`, of any length, cut into `splits`: zeros complete the last one."""
-    source = node.src[0]
+    """The reduce with `axis`, of any length, cut into `splits`: what changes nothing completes the last
+    one."""
+    source, op = node.src[0], node.arg[0]
     missing = -source.shape[axis] % splits
     if missing:
         pads = [(0, missing if a == axis else 0) for a in range(len(source.shape))]
+        inside = UOp.const(True, dtypes.bool, source.shape).pad(pads)
         source = _moved(source, lambda s: s.pad(pads)) if is_contraction(node) else source.pad(pads)
+        if op is not Ops.ADD:
+            source = inside.where(source, reduce_identity(op, source.dtype).arg)
     return _split_axis(node, source, axis, splits)
