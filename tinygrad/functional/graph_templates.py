@@ -121,8 +121,8 @@ def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
         result = function(*args, **options)
         if key not in templates:
             templates[key] = _templates_of(result, call)
-            for oldest in list(templates)[:-MAX_TEMPLATES]:
-                templates.pop(oldest, None)
+            while len(templates) > MAX_TEMPLATES:
+                templates.pop(next(iter(templates), key), None)
         return result
 
     return method

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import EllipsisType, NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +48,12 @@ class Selection:
     def view(self) -> UOp:
         """The tensor's node after integers, slices, None and Ellipsis."""
         return self.part.reshape(self.shape)
+
+
+_PLAIN = frozenset({int, slice, NoneType, EllipsisType})
+"""Types of index items that are taken as they are."""
+_WHOLE = frozenset({int, NoneType})
+"""Types of a slice's bounds in most programs."""
 
 
 def _number_of_axes(item: Any) -> int:
@@ -100,15 +107,21 @@ def refuse_unknown_size(what: str, instead: str) -> None:
 
 def items_of(self: Tensor, index: Any) -> list[Any]:
     """The index as one item an axis (None adds one), Ellipsis written out and masks as their positions."""
-    items = [_as_index(self, item) for item in (index if isinstance(index, tuple) else (index,))]
-    if sum(item is Ellipsis for item in items) > 1:
+    given = index if isinstance(index, tuple) else (index,)
+    kinds = [type(item) for item in given]
+    is_plain = _PLAIN.issuperset(kinds)
+    items = list(given) if is_plain else [_as_index(self, item) for item in given]
+    if kinds.count(EllipsisType) > 1:
         raise IndexError("an index takes one Ellipsis at most")
-    named = sum(_number_of_axes(item) for item in items if item is not Ellipsis)
+    named = len(items) - kinds.count(NoneType) - kinds.count(EllipsisType) if is_plain else \
+        sum(_number_of_axes(item) for item in items if item is not Ellipsis)
     if named > self.ndim:
         raise IndexError(f"too many indices: {named} for shape {self.shape}")
     whole = [slice(None)] * (self.ndim - named)
-    at = next((i for i, item in enumerate(items) if item is Ellipsis), None)
-    items = [*items, *whole] if at is None else [*items[:at], *whole, *items[at + 1:]]
+    at = kinds.index(EllipsisType) if EllipsisType in kinds else len(items)
+    items = [*items[:at], *whole, *items[at + 1:]]
+    if is_plain:
+        return items
     result: list[Any] = []
     axis = 0
     for item in items:
@@ -134,7 +147,10 @@ def items_of(self: Tensor, index: Any) -> list[Any]:
 
 def _sliced(item: slice, size: int) -> tuple[tuple[int, int], int]:
     """(start, end) to crop an axis to, and the step to take in it."""
-    for bound in (item.start, item.stop, item.step):
+    bounds = item.start, item.stop, item.step
+    if type(size) is int and _WHOLE.issuperset(map(type, bounds)) and item.step != 0:
+        return _from_first_to_last(range(*item.indices(size)))
+    for bound in bounds:
         if bound is not None and not is_size(as_size(bound)):
             raise TypeError(f"a slice takes integers, got {item}")
     if item.step is not None and int(item.step) == 0:
@@ -142,10 +158,15 @@ def _sliced(item: slice, size: int) -> tuple[tuple[int, int], int]:
     start, stop = as_size(item.start), as_size(item.stop)
     if is_symbolic([start, stop, size]):
         return _sliced_at_sizes(item, start, stop, size)
-    picked = range(size)[slice(start, stop, item.step)]
-    if not len(picked):
+    return _from_first_to_last(range(size)[slice(start, stop, item.step)])
+
+
+def _from_first_to_last(picked: range) -> tuple[tuple[int, int], int]:
+    """(start, end) around these positions, and their step."""
+    if not picked:
         return (0, 0), 1
-    return (min(picked[0], picked[-1]), max(picked[0], picked[-1]) + 1), picked.step
+    first, last, step = picked[0], picked[-1], picked.step
+    return ((first, last + 1) if step > 0 else (last, first + 1)), step
 
 
 def _sliced_at_sizes(item: slice, start: Any, stop: Any, size: int) -> tuple[tuple[int, int], int]:

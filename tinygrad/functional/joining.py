@@ -172,7 +172,8 @@ def roll(self: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | 
         size = self.shape[axis]
         start = -count % size if size else 0
         twice = repeat(result, [2 if i == axis else 1 for i in range(self.ndim)])
-        result = shrink(twice, [(start, start + size) if i == axis else None for i in range(self.ndim)])
+        moved = shrink(twice, [(start, start + size) if i == axis else None for i in range(self.ndim)])
+        result = type(self).of(moved.uop, self)  # no view of what nobody else has
     return result
 
 

@@ -123,7 +123,7 @@ class Methods:
     sign = memoised(elementwise.sign)
     copysign = memoised(elementwise.copysign)
     clamp = clip
-    abs = elementwise.absolute
+    abs = memoised(elementwise.absolute)
     # comparisons and choices
     lt = comparisons.lt
     gt = comparisons.gt
@@ -132,7 +132,7 @@ class Methods:
     eq = comparisons.eq
     ne = comparisons.ne
     logical_not = comparisons.logical_not
-    where = comparisons.where
+    where = memoised(comparisons.where)
     masked_fill = memoised(comparisons.masked_fill)
     isnan = comparisons.isnan
     isinf = memoised(comparisons.isinf)
@@ -221,7 +221,7 @@ class Methods:
     flip = movement.flip
     shrink = movement.shrink
     shrink_to = movement.shrink_to
-    pad = movement.pad
+    pad = memoised(movement.pad)
     pad_to = movement.pad_to
     cat = memoised(joining.cat)
     stack = memoised(joining.stack)
@@ -229,11 +229,11 @@ class Methods:
     chunk = joining.chunk
     repeat = memoised(joining.repeat)
     repeat_interleave = joining.repeat_interleave
-    roll = joining.roll
+    roll = memoised(joining.roll)
     meshgrid = joining.meshgrid
     unfold = movement.unfold
     diagonal = movement.diagonal
-    diag = movement.diag
+    diag = memoised(movement.diag)
     triu = memoised(movement.triu)
     tril = memoised(movement.tril)
     rearrange = rearrange.rearrange

@@ -13,16 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tinygrad.device import Device
 from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, sum_dtype, to_dtype
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import order_reversed
 from tinygrad.functional.mathematics import log_node
 from tinygrad.functional.movement import axes_of, axis_of, copied, rows_of_windows
 from tinygrad.graph.elementary import exponential
+from tinygrad.graph.leaf_tensors import with_gradient_of
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, largest, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
+from tinygrad.schedule.split import runs_blocks
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -278,8 +281,9 @@ def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
 # --- running reductions -------------------------------------------------------------------------------------
 
 SCAN_BLOCK = 32
-"""Items that a running reduction takes in one step; longer axes are cut into blocks of this many (with 256,
-the running sums of 1024 rows of 1024 took four times as long, of a million items five times)."""
+"""Items that a running reduction takes in one step. Longer axes are cut into blocks of this many on devices
+of blocks of threads, and where it is no recurrence of one operation (with 256, the running sums of 1024 rows
+of 1024 took four times as long, of a million items five times)."""
 
 Fold = Callable[[UOp], UOp]
 """Reduces the last axis of a node, which stays with size 1."""
@@ -297,11 +301,7 @@ def _scan(x: UOp, fold: Fold, combine: Callable[[UOp, UOp], UOp], identity: floa
         padded = x.pad([(0, 0)] * len(lead) + [(0, room)])
         return _scan(padded, fold, combine, identity).shrink([*((0, n) for n in lead), (0, size)])
     if size <= SCAN_BLOCK:
-        pads = [(0, 0)] * len(lead) + [(size - 1, 0)]
-        padded = x.pad(pads)
-        if identity != 0:
-            padded = UOp.const(True, dtypes.bool, x.shape).pad(pads).where(padded, identity)
-        return fold(rows_of_windows(padded, size, size)).reshape(x.shape)
+        return _whole_scan(x, fold, identity)
     blocks = ceildiv(size, SCAN_BLOCK)
     tail = [(0, 0)] * len(lead) + [(0, blocks * SCAN_BLOCK - size)]
     filled = UOp.const(True, dtypes.bool, x.shape).pad(tail).where(x.pad(tail), identity)
@@ -316,13 +316,52 @@ def _scan(x: UOp, fold: Fold, combine: Callable[[UOp, UOp], UOp], identity: floa
     return joined.reshape((*lead, blocks * SCAN_BLOCK)).shrink((*whole, (0, size)))
 
 
-def _cumulative(name: str, self: Tensor, axis: int, dtype: DType, fold: Fold,
-                combine: Callable[[UOp, UOp], UOp], identity: float) -> Tensor:
+def _whole_scan(x: UOp, fold: Fold, identity: float) -> UOp:
+    """`_scan`, by windows that end at each item, `identity` in front."""
+    *lead, size = x.shape
+    pads = [(0, 0)] * len(lead) + [(size - 1, 0)]
+    padded = x.pad(pads)
+    if identity != 0:
+        padded = UOp.const(True, dtypes.bool, x.shape).pad(pads).where(padded, identity)
+    return fold(rows_of_windows(padded, size, size)).reshape(x.shape)
+
+
+def _scan_by(op: Ops, x: UOp, identity: float) -> UOp:
+    """`_scan` of one operation. Cores take one item after the other (`codegen/opt/scan.py`), and what they
+    find is stored: whoever looked back at a window would compute it anew."""
+    fold = _fold_with(op)
+    size = x.shape[-1]
+    device = x.device[0] if isinstance(x.device, tuple) else x.device
+    in_blocks = _scan(x, fold, lambda a, b: a.alu(op, b), identity)
+    if isinstance(size, Size) or size <= SCAN_BLOCK or runs_blocks(device):
+        return in_blocks
+    items = x.detach()
+    if identity != 0 and x.viewed.op is not Ops.BUFFER:  # else windows' ends would be stored among the items
+        items = items.contiguous()
+    # a million roundings one after the other; blocks have 32, then few
+    is_rounded = op is Ops.ADD and x.dtype is dtypes.float32
+    has_wider = Device[device or Device.DEFAULT].has_dtype(dtypes.float64)
+    wide = dtypes.float64 if is_rounded and has_wider else x.dtype
+    found = _whole_scan(items.cast(wide), fold, identity).cast(x.dtype).contiguous()
+    return found.with_gradient((x,), _from_the_end) if op is Ops.ADD else with_gradient_of(in_blocks, found)
+
+
+def _from_the_end(gradient: UOp, node: UOp) -> tuple[UOp]:
+    """The gradient of running sums: its running sums from the last item on."""
+    return (_reversed(_scan_by(Ops.ADD, _reversed(gradient), 0)),)
+
+
+def _reversed(x: UOp) -> UOp:
+    return x.stride([1] * (len(x.shape) - 1) + [-1])
+
+
+def _cumulative(name: str, self: Tensor, axis: int, dtype: DType, scan: Callable[[UOp], UOp]) -> Tensor:
+    """What `scan` makes of the last axis, along any."""
     along = axis_of(name, self, axis)
     if prod(self.shape) == 0 or self.ndim == 0:
         return copied(self, self.uop.cast(dtype))
     last = self.uop.cast(dtype).permute([i for i in range(self.ndim) if i != along] + [along])
-    scanned = _scan(last, fold, combine, identity)
+    scanned = scan(last)
     order = [i if i < along else i - 1 for i in range(self.ndim)]
     order[along] = self.ndim - 1
     return copied(self, scanned.permute(order))
@@ -340,7 +379,7 @@ def cumsum(self: Tensor, axis: int = 0) -> Tensor:
     """
     kind = sum_dtype(self.dtype)
     wide = promote(kind, dtypes.float32) if kind.is_float else kind
-    return _cumulative("cumsum", self, axis, wide, _fold_with(Ops.ADD), lambda a, b: a + b, 0).cast(kind)
+    return _cumulative("cumsum", self, axis, wide, lambda x: _scan_by(Ops.ADD, x, 0)).cast(kind)
 
 
 def cumprod(self: Tensor, axis: int) -> Tensor:
@@ -351,7 +390,7 @@ def cumprod(self: Tensor, axis: int) -> Tensor:
     """
     kind = sum_dtype(self.dtype)
     wide = promote(kind, dtypes.float32) if kind.is_float else kind
-    return _cumulative("cumprod", self, axis, wide, _fold_with(Ops.MUL), lambda a, b: a * b, 1).cast(kind)
+    return _cumulative("cumprod", self, axis, wide, lambda x: _scan_by(Ops.MUL, x, 1)).cast(kind)
 
 
 def cummax(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
@@ -366,8 +405,7 @@ def cummax(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
         return self, self.zeros_like(dtype=dtypes.default_int)
 
     def running(x: Tensor) -> Tensor:
-        return _cumulative("cummax", x, along, x.dtype, _fold_with(Ops.MAX), lambda a, b: a.maximum(b),
-                           x.dtype.min)
+        return _cumulative("cummax", x, along, x.dtype, lambda x: _scan_by(Ops.MAX, x, x.dtype.min))
 
     values = running(self)
     x, largest = self.uop.detach(), values.uop.detach()
@@ -398,7 +436,8 @@ def logcumsumexp(self: Tensor, axis: int = 0) -> Tensor:
         return fold(first.where(pair[0], pair[1])).reshape(a.shape)
 
     wide = promote(kind, dtypes.float32)
-    return _cumulative("logcumsumexp", self, axis, wide, fold, combine, -math.inf).cast(kind)
+    return _cumulative("logcumsumexp", self, axis, wide,
+                       lambda x: _scan(x, fold, combine, -math.inf)).cast(kind)
 
 
 # --- sorting ------------------------------------------------------------------------------------------------

@@ -497,13 +497,15 @@ class UOp(Walk, Operators, Movement, NestNode):
     def is_whole_buffer(self) -> bool:
         """Whether this is all of a BUFFER in row-major order. Of memory for the largest sizes: where it is
         used up to the sizes that it has."""
-        if self.viewed.op is not Ops.BUFFER:
+        viewed = self.viewed
+        if viewed.op is not Ops.BUFFER:
             return False
-        if self.op is Ops.BUFFER:
+        if self is viewed:
             return True
         if not is_symbolic(self.shape):
-            is_reshaped = self.op is Ops.RESHAPE and self.src[0].op is Ops.BUFFER
-            return not self.has_sizes and (is_reshaped or self.st.contiguous_whole)
+            is_reshaped = self.unreshaped is viewed or (prod(self.shape) == prod(viewed.shape)
+                                                        and self.st.contiguous_whole)
+            return is_reshaped and not self.has_sizes
         memory = self.src[0]
         begins_whole = self.op is Ops.SHRINK and all(start == 0 for start, _ in self.arg)
         return begins_whole and memory.shape == largest_shape(self.shape) and memory.is_whole_buffer

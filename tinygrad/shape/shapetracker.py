@@ -42,11 +42,8 @@ class ShapeTracker:
         while node.op in Family.MOVEMENT and "st" not in node.__dict__:
             chain.append(node)
             node = node.src[0]
-        tracker = node.st if node.op in Family.MOVEMENT else ShapeTracker.contiguous_of(node.shape)
-        views = tracker.views
-        for movement in reversed(chain):
-            views = _moved(views, movement.op, _argument(movement))
-        return ShapeTracker(views, tracker.base_size).simplify() if chain else tracker
+        start = node.st if node.op in Family.MOVEMENT else node.shape
+        return _after(start, tuple([(m.op, _argument(m)) for m in reversed(chain)]))
 
     @property
     def shape(self) -> Shape:
@@ -107,6 +104,17 @@ class ShapeTracker:
     def contiguous_whole(self) -> bool:
         """True if the items are all of memory, in order."""
         return self.contiguous and self.base_size == self.numel
+
+
+@lru_cache(1 << 12)
+def _after(start: ShapeTracker | Shape, movements: tuple[tuple[Ops, Any], ...]) -> ShapeTracker:
+    """What movement ops, with their arguments, make of items that lie so, or of memory of that shape;
+    remembered, for programs make the same views again and again."""
+    tracker = start if isinstance(start, ShapeTracker) else ShapeTracker.contiguous_of(start)
+    views = tracker.views
+    for op, argument in movements:
+        views = _moved(views, op, argument)
+    return ShapeTracker(views, tracker.base_size).simplify() if movements else tracker
 
 
 @lru_cache(1 << 14)

@@ -59,7 +59,7 @@ from tinygrad.tensor.live import (
     with_pending_readers,
 )
 from tinygrad.tensor.modes import no_grad, test, train
-from tinygrad.tensor.reading import items_in, known_values, memory_read
+from tinygrad.tensor.reading import items_in, known_values, values_read
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -498,7 +498,7 @@ class Tensor(Methods):
         constant, shape = constant_value(self._result), shape_value(self.shape)
         if constant is not None or prod(shape) == 0:
             return np.full(shape, 0 if constant is None else constant, self.dtype.numpy)
-        return np.asarray(items_in(self, memory_read(self).copied()), order="C")
+        return np.asarray(items_in(self, values_read(self)), order="C")
 
     def tolist(self) -> Any:
         """The values as (nested) lists of Python numbers; a single number for a 0-d tensor."""
@@ -509,7 +509,7 @@ class Tensor(Methods):
         if prod(shape_value(self.shape)) != 1:
             raise RuntimeError(f"item() takes a tensor of one item, this one has shape {self.shape}")
         constant = constant_value(self._result)
-        return memory_read(self).copied()[0].item() if constant is None else self.numpy().item()
+        return values_read(self)[0].item() if constant is None else self.numpy().item()
 
     def __float__(self) -> float:
         return float(self.item())
