@@ -73,6 +73,17 @@ def test_a_family_that_takes_too_long_is_counted_until_then(tmp_path: Path,
     assert make_devices.passes("long", "CPU") == "1 of 1 in 20 s"
 
 
+def test_every_variable_of_the_environment_that_the_library_reads_is_listed() -> None:
+    modules = Path(tinygrad.__file__).parent.rglob("*.py")
+    code = "\n".join(path.read_text(encoding="utf-8") for path in modules)
+    reading = r"getenv\(|environ\.get\(|environ\[|ContextVar\(|AttributeSetting\("
+    read = set(re.findall(rf'(?:{reading})"([A-Z_]+)"', code))
+    read |= set(re.findall(r'HostCompiler\(\s*"[^"]*", "[^"]*", "([A-Z]+)"', code))
+    assert {"DEBUG", "DEV", "CC", "VIZ_FOLDER"} <= read
+    listed = set(re.findall(r"`([A-Z_]+)`", (FOLDER / "settings.md").read_text(encoding="utf-8")))
+    assert read - {"CI"} <= listed, sorted(read - listed)
+
+
 def test_the_architecture_fits_what_a_person_reads_at_once() -> None:
     assert len((FOLDER / "architecture.md").read_text(encoding="utf-8").splitlines()) <= 400
 
