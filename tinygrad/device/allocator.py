@@ -174,6 +174,7 @@ class Allocator:
             point.queue.keep(point.value, unused)
 
     def _obtain(self, size: int) -> Any:
+        """New memory of `size` bytes, or what stands for it here. Raises MemoryError where there is none."""
         raise NotImplementedError
 
     def _return(self, memory: Any, size: int) -> None:
@@ -184,6 +185,7 @@ class Allocator:
         raise NotImplementedError
 
     def copyin(self, memory: Any, source: memoryview) -> None:
+        """Fill the beginning of `memory` from the bytes of `source`."""
         raise NotImplementedError
 
     def copyout(self, target: memoryview, memory: Any, offset: int = 0) -> None:

@@ -47,6 +47,7 @@ class Buffer(Owner):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all items."""
         return self.size * self.dtype.itemsize
 
     @property
@@ -56,6 +57,7 @@ class Buffer(Owner):
 
     @property
     def is_allocated(self) -> bool:
+        """Whether it has memory yet."""
         return self._memory is not None
 
     @property

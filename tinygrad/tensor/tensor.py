@@ -280,14 +280,17 @@ class Tensor(Methods):
 
     @property
     def shape(self) -> Shape:
+        """The size of each axis."""
         return self._uop.shape
 
     @property
     def dtype(self) -> DType:
+        """The type of the items."""
         return self._uop.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self._uop.shape)
 
     @property
