@@ -5,8 +5,8 @@ state (node, gradient, device), computing, reading and writing; `functional/` ha
 family a module, bound by `functional/methods.py`. Next on the path: `graph/uop.py`, the nodes.
 
 Leaves. A tensor is a leaf where its node is memory (a BUFFER, reshaped at most), memory about to be written
-(ASSIGN), or a constructor's expression with an identity, DETACH(leaf). `backward` gives `.grad` to live leaves
-of the graph and results that depend on none, unless `requires_grad=False`, and to results that set it True.
+(ASSIGN), or a constructor's expression with an identity, DETACH(leaf). `backward` gives `.grad` to live
+leaves of the graph and results that depend on none, unless `requires_grad=False`, and where it is True.
 """
 from __future__ import annotations
 
