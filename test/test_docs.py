@@ -93,3 +93,18 @@ def test_the_first_page_can_be_pasted_into_python() -> None:
     text = (FOLDER / "index.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```\n", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) > 5 and not [block for block in blocks if re.search(r"\n\n[ ]", block)]
+
+
+HAND_WRITTEN = [path for path in (*FOLDER.parent.glob("*.md"), *FOLDER.rglob("*.md"))
+                if path.parent != make_reference.FOLDER]
+
+
+@pytest.mark.parametrize("path", HAND_WRITTEN, ids=lambda path: path.name)
+def test_the_files_that_a_page_names_are_there(path: Path) -> None:
+    """Paths of modules, tests and pages, from the root, the package or a folder of it; also with a `*`."""
+    pattern = r"(?<![\w/.$~*-])((?:\w+/)+[\w*]+\.(?:py|md|sh|html))\b"
+    named = set(re.findall(pattern, path.read_text(encoding="utf-8")))
+    root = FOLDER.parent
+    starts = (root, root / "tinygrad", *(root / "tinygrad").glob("*/"))
+    assert [name for name in sorted(named) if not any(any(start.glob(name)) for start in starts)
+            and not any(path.parent.glob(name))] == []
