@@ -10,6 +10,7 @@ import pytest
 
 from tinygrad.codegen.numerics import numerics_for
 from tinygrad.device import Buffer, Device
+from tinygrad.device.devices import Program
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.rewrite import rewrite
@@ -87,31 +88,35 @@ def in_primitives(value: UOp) -> UOp:
 
 
 def run(program: list[UOp], arrays: Sequence[Array], variables: Sequence[int] = (), extent: int = 1) -> None:
-    """Run a program on arrays, which stand for its PARAMs by slot."""
+    """Run a program on arrays, which stand for its PARAMs by slot. A device without vectors gets it without;
+    in blocks of threads, one thread does all."""
     check_graph(program, "program")
     device = Device[Device.DEFAULT]
-    if device.renderer.machine.has_blocks:
-        run_in_blocks(program, arrays, variables)
-        return
-    code = device.compile(device.renderer.render("kernel", program))
-    kernel = device.load("kernel", code, device.renderer.scratch_bytes(program))
-    kernel([a.ctypes.data for a in arrays], variables, extent)
-
-
-def run_in_blocks(program: list[UOp], arrays: Sequence[Array], variables: Sequence[int]) -> None:
-    """`run` on a device of its own memory, whose threads have no vectors: one thread does all."""
-    device = Device[Device.DEFAULT]
-    if any(n.op is Ops.RANGE and n.arg[1] is RangeKind.THREAD for n in program):
-        pytest.skip("blocks of threads have no ranges across CPU cores")
-    program = scalar_program(program, device.renderer.machine)
+    machine = device.renderer.machine
+    if machine.has_blocks or machine.vector_items == 1:
+        if any(n.op is Ops.RANGE and n.arg[1] is RangeKind.THREAD for n in program):
+            pytest.skip("no plan of this device has ranges across CPU cores")
+        program = scalar_program(program, machine)
     code = device.compile(device.renderer.render("tested", program))  # "kernel" is a word of OpenCL
-    kernel = device.load_blocks("tested", code, launch_of(program))
-    buffers = [Buffer(device.name, max(1, a.nbytes), dtypes.uint8) for a in arrays]
+    if machine.has_blocks:
+        kernel = device.load_blocks("tested", code, launch_of(program))
+    else:
+        kernel = device.load("tested", code, device.renderer.scratch_bytes(program))
+    if device.allocator.share(np.empty(1, np.uint8)) is not None:
+        kernel([a.ctypes.data for a in arrays], variables, extent)
+    else:
+        run_on_copies(kernel, device.name, arrays, variables, extent)
+
+
+def run_on_copies(kernel: Program, device: str, arrays: Sequence[Array], variables: Sequence[int], extent: int
+                  ) -> None:
+    """Run a kernel of a device with memory of its own, to which arrays are copied, and back."""
+    buffers = [Buffer(device, max(1, a.nbytes), dtypes.uint8) for a in arrays]
     for buffer, array in zip(buffers, arrays, strict=True):
         held = np.zeros(buffer.nbytes, np.uint8)
         held[:array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         buffer.copyin(held.data)
-    kernel([b.address for b in buffers], variables, 1)
+    kernel([b.address for b in buffers], variables, extent)
     for buffer, array in zip(buffers, arrays, strict=True):
         array.reshape(-1).view(np.uint8)[:] = buffer.numpy()[:array.nbytes]
 

@@ -73,6 +73,17 @@ def test_a_family_that_takes_too_long_is_counted_until_then(tmp_path: Path,
     assert make_devices.passes("long", "CPU") == "1 of 1 in 20 s"
 
 
+def test_every_variable_of_the_environment_that_the_library_reads_is_listed() -> None:
+    modules = Path(tinygrad.__file__).parent.rglob("*.py")
+    code = "\n".join(path.read_text(encoding="utf-8") for path in modules)
+    reading = r"getenv\(|environ\.get\(|environ\[|ContextVar\(|AttributeSetting\("
+    read = set(re.findall(rf'(?:{reading})"([A-Z_]+)"', code))
+    read |= set(re.findall(r'HostCompiler\(\s*"[^"]*", "[^"]*", "([A-Z]+)"', code))
+    assert {"DEBUG", "DEV", "CC", "VIZ_FOLDER"} <= read
+    listed = set(re.findall(r"`([A-Z_]+)`", (FOLDER / "settings.md").read_text(encoding="utf-8")))
+    assert read - {"CI"} <= listed, sorted(read - listed)
+
+
 def test_the_architecture_fits_what_a_person_reads_at_once() -> None:
     assert len((FOLDER / "architecture.md").read_text(encoding="utf-8").splitlines()) <= 400
 
@@ -82,3 +93,18 @@ def test_the_first_page_can_be_pasted_into_python() -> None:
     text = (FOLDER / "index.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```\n", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) > 5 and not [block for block in blocks if re.search(r"\n\n[ ]", block)]
+
+
+HAND_WRITTEN = [path for path in (*FOLDER.parent.glob("*.md"), *FOLDER.rglob("*.md"))
+                if path.parent != make_reference.FOLDER]
+
+
+@pytest.mark.parametrize("path", HAND_WRITTEN, ids=lambda path: path.name)
+def test_the_files_that_a_page_names_are_there(path: Path) -> None:
+    """Paths of modules, tests and pages, from the root, the package or a folder of it; also with a `*`."""
+    pattern = r"(?<![\w/.$~*-])((?:\w+/)+[\w*]+\.(?:py|md|sh|html))\b"
+    named = set(re.findall(pattern, path.read_text(encoding="utf-8")))
+    root = FOLDER.parent
+    starts = (root, root / "tinygrad", *(root / "tinygrad").glob("*/"))
+    assert [name for name in sorted(named) if not any(any(start.glob(name)) for start in starts)
+            and not any(path.parent.glob(name))] == []

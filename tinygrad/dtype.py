@@ -57,10 +57,12 @@ class DType:
 
     @functools.cached_property
     def bits(self) -> int:
+        """Bits of one lane."""
         return self.lane_size * 8
 
     @functools.cached_property
     def is_float(self) -> bool:
+        """True for floats of every width."""
         return self.kind == "float"
 
     @functools.cached_property
@@ -70,10 +72,12 @@ class DType:
 
     @functools.cached_property
     def is_unsigned(self) -> bool:
+        """True for integers without a sign."""
         return self.kind == "uint"
 
     @functools.cached_property
     def is_bool(self) -> bool:
+        """True for bool."""
         return self.kind == "bool"
 
     @functools.cached_property
@@ -152,26 +156,32 @@ class dtypes:  # the public name, as in NumPy's and PyTorch's lower-case namespa
 
     @staticmethod
     def is_float(dtype: DType) -> Any:
+        """`dtype.is_float`, for scripts that ask `dtypes`."""
         return dtype.is_float
 
     @staticmethod
     def is_int(dtype: DType) -> Any:
+        """`dtype.is_int`, for scripts that ask `dtypes`."""
         return dtype.is_int
 
     @staticmethod
     def is_unsigned(dtype: DType) -> Any:
+        """`dtype.is_unsigned`, for scripts that ask `dtypes`."""
         return dtype.is_unsigned
 
     @staticmethod
     def is_bool(dtype: DType) -> Any:
+        """`dtype.is_bool`, for scripts that ask `dtypes`."""
         return dtype.is_bool
 
     @staticmethod
     def min(dtype: DType) -> Any:
+        """`dtype.min`, for scripts that ask `dtypes`."""
         return dtype.min
 
     @staticmethod
     def max(dtype: DType) -> Any:
+        """`dtype.max`, for scripts that ask `dtypes`."""
         return dtype.max
 
     @staticmethod
@@ -190,6 +200,7 @@ class dtypes:  # the public name, as in NumPy's and PyTorch's lower-case namespa
 
     @staticmethod
     def fields() -> dict[str, DType]:
+        """Every number type by its name."""
         return {d.name: d for d in dtypes.all}
 
 

@@ -316,6 +316,7 @@ def prod(x: Iterable[Any]) -> Any:
 
 
 def flatten(nested: Iterable[Iterable[T]]) -> list[T]:
+    """The items of all lists in one list."""
     return [item for sub in nested for item in sub]
 
 
@@ -325,6 +326,7 @@ def dedup(x: Iterable[T]) -> list[T]:
 
 
 def all_same(items: Sequence[T]) -> bool:
+    """Whether all items are equal; True of none."""
     return all(x == items[0] for x in items)
 
 
@@ -360,6 +362,7 @@ def partition(items: Iterable[T], condition: Callable[[T], Any]) -> tuple[list[T
 
 
 def unwrap(x: T | None) -> T:
+    """`x`, which is not None. Raises ValueError where it is."""
     if x is None:
         raise ValueError("a value that must be there is None")
     return x

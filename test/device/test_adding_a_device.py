@@ -59,6 +59,16 @@ def test_blocks_of_threads_share_memory_and_wait_for_each_other(toy: str) -> Non
     np.testing.assert_array_equal(x.T.contiguous().numpy(), a.T)
 
 
+def test_types_that_numpy_has_not_and_casts_beyond_the_range(toy: str) -> None:
+    for name in ("bfloat16", "fp8e4m3", "float16"):
+        assert (Tensor([1.0, 2.0, -3.0], device=toy, dtype=name) * 2 + 1).tolist() == [3.0, 5.0, -5.0]
+    large = Tensor([300.0, -1e30, float("nan"), float("inf"), 2.9], device=toy)
+    assert large.cast("int8").tolist() == [127, -128, 0, 127, 2]
+    assert large.cast("uint64").tolist() == [300, 0, 0, 2**64 - 1, 2]
+    bytes_ = Tensor([100, 100], device=toy, dtype="int8")
+    assert (bytes_ * bytes_ + bytes_).tolist() == [(100 * 100 + 100 + 128) % 256 - 128] * 2
+
+
 def test_gradients_and_replay(toy: str) -> None:
     w = Tensor(np.array([1.0, 2.0, 3.0], np.float32), device=toy, requires_grad=True)
 

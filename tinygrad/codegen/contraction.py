@@ -1,7 +1,8 @@
 """Sums of products whose operands change with different ranges: matmul, convolution, attention, their
 gradients.
 
-They are recognised here by their ranges, never by the name of the operation that made them.
+They are recognised here by their ranges, never by the name of the operation that made them. In: a REDUCE of a
+loop nest. Out: a `Contraction`, its operands and the ranges that only one of them changes with, or None.
 """
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The RANGEs of a nest: found by what they are, new ones, and loops of their own for REDUCEs."""
+"""The RANGEs of a nest: found by what they are, new ones, and loops of their own for REDUCEs.
+
+Shared by all passes on loop nests. In: a nest, or a value in it, and ranges. Out: the ranges that are asked
+for, or the nest with the value in other loops (`substitute_ranges`), or with loops apart (`separate_loops`).
+"""
 from __future__ import annotations
 
 import itertools

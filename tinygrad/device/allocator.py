@@ -175,6 +175,7 @@ class Allocator:
             point.queue.keep(point.value, unused)
 
     def _obtain(self, size: int) -> Any:
+        """New memory of `size` bytes, or what stands for it here. Raises MemoryError where there is none."""
         raise NotImplementedError
 
     def _return(self, memory: Any, size: int) -> None:
@@ -185,6 +186,7 @@ class Allocator:
         raise NotImplementedError
 
     def copyin(self, memory: Any, source: memoryview) -> None:
+        """Fill the beginning of `memory` from the bytes of `source`."""
         raise NotImplementedError
 
     def copyout(self, target: memoryview, memory: Any, offset: int = 0) -> None:

@@ -50,6 +50,7 @@ class Buffer(Owner):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all items."""
         return self.size * self.dtype.itemsize
 
     @property
@@ -59,6 +60,7 @@ class Buffer(Owner):
 
     @property
     def is_allocated(self) -> bool:
+        """Whether it has memory yet."""
         return self._memory is not None
 
     @property

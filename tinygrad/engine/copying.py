@@ -1,5 +1,8 @@
-"""Copies from device to device: what a step copies, and which queue makes it. Used by `realize.py` and
-`replay.py`."""
+"""Copies from device to device: what a step copies, and which queue makes it.
+
+In: a step whose node is a COPY or a COLLECTIVE, and the devices of its memory. Out: what this process does of
+it (`Transfer`), and the queue that does it. Next: `realize.py` and `replay.py`, which give it to that queue.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -416,7 +416,7 @@ def _bitwise(name: str, op: Ops, a: Any, b: Any, reverse: bool = False) -> Tenso
 
 
 def bitwise_and(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
-    """self & x, of integers or bools.
+    """self & x, of integers or bools. Raises TypeError for floats, as the other functions of bits.
 
     >>> (Tensor([12, 10]) & 6).tolist()
     [4, 2]

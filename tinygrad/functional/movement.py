@@ -1,7 +1,8 @@
 """Shapes: reshaping, reordering, cropping, padding, windows and diagonals, without computing anything.
 
 Each function is a chain of RESHAPE, PERMUTE, EXPAND, PAD, SHRINK and STRIDE nodes, which cost nothing at run
-time: consumers read the original memory through the composed index.
+time: consumers read the original memory through the composed index. An axis that the tensor has not is an
+IndexError, a shape that does not fit a ValueError; dtypes stay.
 """
 from __future__ import annotations
 
@@ -170,7 +171,8 @@ def expand(self: Tensor, shape: Any, *args: Any) -> Tensor:
 
 
 def permute(self: Tensor, order: Any, *args: Any) -> Tensor:
-    """The axes in another order.
+    """The axes in another order: axis i of the result is axis `order[i]`. Raises ValueError unless each axis
+    is named once.
 
     >>> Tensor.ones(2, 3, 4).permute(2, 0, 1).shape
     (4, 2, 3)

@@ -3,6 +3,7 @@
 Everything is made of the three reductions (sum, maximum, product). A minimum is the maximum in the opposite
 order, an argmax the maximum of positions, a running sum the sum over windows that end at each item, a sort
 the count of smaller items. Axes are counted from the front, or from the back where negative; None takes all.
+One that the tensor has not is an IndexError. `keepdim` leaves the axes there, with size 1.
 """
 from __future__ import annotations
 
@@ -143,7 +144,8 @@ def _var_mean(self: Tensor, axis: Axis, keepdim: bool, correction: float) -> tup
 
 
 def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Tensor:
-    """The variance, over (items - correction).
+    """The variance: the sum of squared distances from the mean over (items - correction); a float, also of
+    integers.
 
     >>> Tensor([1.0, 3.0]).var().item(), Tensor([1.0, 3.0]).var(correction=0).item()
     (2.0, 1.0)
@@ -372,7 +374,8 @@ def _fold_with(op: Ops) -> Fold:
 
 
 def cumsum(self: Tensor, axis: int = 0) -> Tensor:
-    """The running sum.
+    """The running sum: item i is the sum of items 0 to i along the axis. The shape is that of the tensor, the
+    dtype that of its sum.
 
     >>> Tensor([1, 2, 3]).cumsum().tolist()
     [1, 3, 6]
@@ -383,7 +386,7 @@ def cumsum(self: Tensor, axis: int = 0) -> Tensor:
 
 
 def cumprod(self: Tensor, axis: int) -> Tensor:
-    """The running product.
+    """The running product: item i is the product of items 0 to i along the axis, in the dtype that a sum has.
 
     >>> Tensor([1, 2, 3]).cumprod(0).tolist()
     [1, 2, 6]

@@ -1,4 +1,4 @@
-"""The operations, by family. The tensor graph uses only the first seven groups.
+"""The operations, by family. The tensor graph uses only those above "loop nest".
 
 There is no operation for matrix product, convolution, softmax, attention or gather: they are built of these.
 """

@@ -1,4 +1,9 @@
-"""Sums of products in the tensor graph, before there are ranges to recognise them by."""
+"""Sums of products in the tensor graph: which REDUCEs are contractions, and what their operands are.
+
+In: a node of the graph to schedule. Out: answers to the questions that fusion, packing and splitting ask: its
+product, its operands and the axes that each has for itself, the bytes of a panel. A loop nest has ranges by
+which `codegen/contraction.py` recognises the same sums; here there are axes only.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterable

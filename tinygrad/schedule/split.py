@@ -1,7 +1,9 @@
 """Split-K: large reduces to few results, in two steps.
 
 A sum of a million items to one number leaves nothing to share out: its only loop is the reduce itself.
-Reducing splits first, side by side, and then the splits' results, uses every core.
+Reducing splits first, side by side, and then the splits' results, uses every core. In: a REDUCE of the graph
+to schedule. Out: two that give the same (floats are added up in another order), or None where that would not
+be sooner (`split_k.py` counts it for blocks of threads). `simplify.py` asks.
 """
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
 """`Tensor`, what the user writes: a mutable handle on one node of an immutable graph.
 
-Every method builds nodes and computes nothing, until a value is asked for (`realize`, `numpy`, `item`). This
-module holds the state (node, gradient, device), computing, reading and writing. What tensors can do is in
-`functional/`, one family a module; `functional/methods.py` binds those functions as methods and is the index
-of the interface. Next on the path: `graph/uop.py`, the nodes.
+Methods build nodes and compute nothing, until a value is asked for (`realize`, `numpy`, `item`). Here are the
+state (node, gradient, device), computing, reading and writing; `functional/` has what tensors can do, a
+family a module, bound by `functional/methods.py`. Next on the path: `graph/uop.py`, the nodes.
 
-Leaves. A tensor is a leaf where its node is memory (a BUFFER, reshaped at most), memory about to be
-overwritten (ASSIGN), or a constructor's expression marked with an identity, DETACH(leaf). `backward` gives
-`.grad` to the live leaves in the graph and to results that depend on none of them, except those with
-`requires_grad=False`, and to results that set `requires_grad=True`.
+Leaves. A tensor is a leaf where its node is memory (a BUFFER, reshaped at most), memory about to be written
+(ASSIGN), or a constructor's expression with an identity, DETACH(leaf). `backward` gives `.grad` to live
+leaves of the graph and results that depend on none, unless `requires_grad=False`, and where it is True.
 """
 from __future__ import annotations
 
@@ -280,14 +278,17 @@ class Tensor(Methods):
 
     @property
     def shape(self) -> Shape:
+        """The size of each axis."""
         return self._uop.shape
 
     @property
     def dtype(self) -> DType:
+        """The type of the items."""
         return self._uop.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self._uop.shape)
 
     @property
