@@ -45,10 +45,16 @@ MODELS = {
     "llama, linear": ("LlamaConfig", SMALL | stretched(rope_type="linear", factor=4.0)),
     "smollm": ("LlamaConfig", SMALL | dict(tie_word_embeddings=True)),
     "mistral": ("MistralConfig", SMALL | dict(sliding_window=5)),
+    "mistral, fields of others": ("MistralConfig", SMALL | dict(
+        attention_bias=True, mlp_bias=True) | stretched(rope_type="default", partial_rotary_factor=0.5)),
     "qwen2": ("Qwen2Config", SMALL),
     "qwen3": ("Qwen3Config", SMALL | dict(head_dim=16)),
     "gemma": ("GemmaConfig", SMALL | dict(head_dim=16)),
     "gemma2": ("Gemma2Config", SMALL | dict(head_dim=16, sliding_window=5, query_pre_attn_scalar=24)),
+    "gemma2, exact gelu": ("Gemma2Config", SMALL | dict(head_dim=12, hidden_activation="gelu",
+                                                        attn_logit_softcapping=0.7)),
+    "gemma3, caps": ("Gemma3TextConfig", SMALL | dict(attn_logit_softcapping=3.0,
+                                                      final_logit_softcapping=5.0)),
     "gemma3": ("Gemma3TextConfig", SMALL | dict(num_hidden_layers=7, head_dim=16, sliding_window=5,
                                                 query_pre_attn_scalar=24)),
     "phi3": ("Phi3Config", SMALL),
@@ -62,6 +68,7 @@ MODELS = {
         vocab_size=96, n_embd=30, n_layer=2, n_head=3, n_positions=128, n_inner=50, bos_token_id=1,
         eos_token_id=1, scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True)),
     "olmo": ("OlmoConfig", SMALL | dict(clip_qkv=0.1)),
+    "olmo, one eps": ("OlmoConfig", SMALL | dict(rms_norm_eps=1e-3)),
     "olmo2": ("Olmo2Config", SMALL),
     "mixtral": ("MixtralConfig", SMALL | dict(num_local_experts=4, num_experts_per_tok=2)),
     "qwen2moe": ("Qwen2MoeConfig", EXPERTS | dict(shared_expert_intermediate_size=40)),
@@ -124,6 +131,19 @@ def test_dynamic_positions_are_stretched_for_more_tokens_than_the_model_was_trai
     assert Transformer(checkpoint.config, checkpoint.to("CPU"), context=99).context == 24
     unstretched = checkpoint.config.rope.table(12)
     np.testing.assert_array_equal(unstretched, replace(checkpoint.config.rope, kind="default").table(12))
+
+
+def test_positions_of_longrope_are_those_of_the_length_that_is_computed(tmp_path):
+    """What there is room for chooses where sequences grow in a cache, their length where they are whole."""
+    MODELS["phi3, longrope, short"] = ("Phi3Config", SMALL | dict(
+        original_max_position_embeddings=64) | stretched(
+        rope_type="longrope", short_factor=[1.0, 1.1, 1.2, 1.3], long_factor=[2.0, 3.0, 4.0, 5.0],
+        original_max_position_embeddings=64))
+    _, expected = reference("phi3, longrope, short", tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    model = Transformer(checkpoint.config, checkpoint.to("CPU"))
+    np.testing.assert_allclose(model(Tensor(TOKENS.astype(np.int32)[None]))[0].numpy(), expected, rtol=0,
+                               atol=1e-4)
 
 
 @pytest.mark.slow
@@ -312,7 +332,7 @@ def folder_of(path, weights, **fields):
     (dict(model_type="gemma2", final_logit_softcapping=0), "final_cap is 0 cannot be"),
     (dict(model_type="olmo", clip_qkv=-1), "clip is -1 cannot be"),
     (dict(rope_scaling=dict(rope_type="longrope", long_factor=["a"] * 4)), "long_factor is .*, no list of"),
-    (dict(partial_rotary_factor=1e308), "partial_rotary_factor is 1e"),
+    (dict(model_type="phi3", partial_rotary_factor=1e308), "partial_rotary_factor is 1e"),
     (dict(num_hidden_layers=1 << 24), "layers is 16777216 cannot be: a number from 1 to 4096"),
     (dict(model_type="mistral", sliding_window=0), "a layer cannot see 0 tokens"),
     (dict(model_type="gemma3", sliding_window=4, sliding_window_pattern=0), "every 0th layer"),
@@ -330,6 +350,22 @@ def test_a_configuration_that_cannot_be_is_an_error(fields, reason):
 def test_older_configurations_of_qwen_say_from_which_layer_on_windows_are(fields, windows):
     qwen = LLAMA | dict(model_type="qwen2", sliding_window=8, max_window_layers=1)
     assert from_hugging_face(qwen | fields).windows == windows
+
+
+def test_a_configuration_means_what_transformers_takes_it_for():
+    """Fields that an architecture does not read change nothing; those that are missing are its own."""
+    plain = from_hugging_face(LLAMA | dict(model_type="mistral"))
+    said = dict(attention_bias=True, mlp_bias=True, partial_rotary_factor=0.5, attn_logit_softcapping=3.0)
+    assert from_hugging_face(LLAMA | dict(model_type="mistral") | said) == plain
+    few = {key: value for key, value in LLAMA.items() if key not in ("rms_norm_eps", "hidden_act")}
+    for kind, eps, activation in (("llama", 1e-6, "silu"), ("phi3", 1e-5, "silu"),
+                                  ("gemma2", 1e-6, "gelu_tanh"), ("olmo", 1e-5, "silu")):
+        found = from_hugging_face(few | dict(model_type=kind))
+        assert (found.eps, found.activation) == (eps, activation)
+    assert from_hugging_face(LLAMA | dict(model_type="olmo", rms_norm_eps=1e-3)).eps == 1e-5
+    assert [from_hugging_face(LLAMA | dict(model_type=kind, hidden_act="gelu")).activation
+            for kind in ("gemma", "gemma2")] == ["gelu_tanh", "gelu"]
+    assert from_hugging_face(LLAMA | dict(model_type="gemma3") | said).attention_cap is None
 
 
 def test_caps_of_0_in_a_gguf_file_are_none():
