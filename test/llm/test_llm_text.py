@@ -301,6 +301,19 @@ def test_a_template_writes_the_conversation():
     assert conversation(with_template(template), messages) == '[user] a\n[1, "<é>"]>'
 
 
+@pytest.mark.parametrize("template", [
+    "{% for m in messages %}{% generation %}\n  {{- m.content }}\n{% endgeneration %}{% endfor %}.",
+    "{{ messages | tojson(separators=(',', ':'), sort_keys=true) }}{{ 'é' | tojson(ensure_ascii=true) }}",
+    "{{ tools }} {{ documents }} {{ messages | tojson(indent=2) }}"])
+def test_templates_write_what_transformers_writes(template):
+    transformers = pytest.importorskip("transformers", reason="transformers is in the extra test-models")
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_object=_from_gguf(bytes_of()).inner)
+    reference.chat_template = template
+    messages = [dict(role="user", content="<é> 'x'"), dict(role="assistant", content="🎉\n")]
+    expected = reference.apply_chat_template(messages, tokenize=False)
+    assert conversation(with_template(template), messages) == expected
+
+
 @pytest.mark.parametrize("template, reason", [
     (None, "the model has no chat template"),
     ("{% for", "refuses these messages"),
