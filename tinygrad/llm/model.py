@@ -40,7 +40,9 @@ class Transformer:
             raise ValueError(f"activations are int8 or float32, not {activations!r}")
         self.config = config
         self.weights = dict(weights)
-        self.context = min(context or config.context, config.longest)
+        if context is not None and context < 1:
+            raise ValueError(f"a context is of 1 token or more, not of {context}")
+        self.context = min(config.context if context is None else context, config.longest)
         check_shapes(config, self.weights)
         self.device = str(self.weights["token_embd.weight"].stored.device)
         self.shapes = {name: packed.shape for name, packed in self.weights.items()}

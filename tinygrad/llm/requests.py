@@ -145,7 +145,8 @@ def _bias(content: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
         raise BadRequest(f"logit_bias is an object of at most {MOST_BIASES} tokens, not {value!r:.100}")
     if not all(len(token) < 10 and token.isascii() and token.isdigit() for token in value):
         raise BadRequest("logit_bias has numbers of tokens as keys")
-    return tuple((int(token), _number(value, token, 0.0, -100, 100)) for token in value)
+    biases = {f"logit_bias[{token}]": bias for token, bias in value.items()}
+    return tuple((int(token), _number(biases, f"logit_bias[{token}]", 0.0, -100, 100)) for token in value)
 
 
 def _sampling(content: Mapping[str, Any], tokens: int) -> Sampling:
@@ -165,6 +166,12 @@ def _refuse_what_is_not_there(content: Mapping[str, Any]) -> None:
     for name in ("tools", "functions"):
         if content.get(name):
             raise BadRequest(f"{name} is not known here")
+
+
+def _check_model(content: Mapping[str, Any]) -> None:
+    """There is one model, which answers whatever the name; what is no name is refused."""
+    if not isinstance(content.get("model"), str | None):
+        raise BadRequest(f"model is a text, not {content['model']!r:.100}")
 
 
 def _schema(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -198,6 +205,7 @@ def _grammar(content: Mapping[str, Any]) -> str | None:
 def _asked(content: Mapping[str, Any], prompts: list[list[int]], tokens: int, likelihoods: int | None,
            is_chat: bool) -> Asked:
     _refuse_what_is_not_there(content)
+    _check_model(content)
     count = _number(content, "n", 1, 1, MOST_CHOICES, whole=True)
     drawn = count if is_chat else _number(content, "best_of", count, count, MOST_CHOICES, whole=True)
     if drawn > count and _flag(content, "stream"):
@@ -282,6 +290,7 @@ def completion_request(content: Mapping[str, Any], tokenizer: Tokenizer) -> Aske
 def embedding_request(content: Mapping[str, Any], tokenizer: Tokenizer,
                       width: int) -> tuple[list[list[int]], bool, int]:
     """/v1/embeddings: (the texts' tokens, whether numbers are wanted as base64, how many of the `width`)."""
+    _check_model(content)
     encoding = content.get("encoding_format", "float")
     if encoding not in ("float", "base64"):
         raise BadRequest(f"encoding_format is float or base64, not {encoding!r:.100}")
