@@ -379,6 +379,24 @@ def test_caps_of_0_in_a_gguf_file_are_none():
     assert found.attention_cap is None and found.final_cap is None
 
 
+@pytest.mark.parametrize("said, rope", [
+    ({}, Rope(8)),
+    ({"scaling.factor": 4.0}, Rope(8, kind="linear", factor=4.0)),
+    ({"scale_linear": 2.0}, Rope(8, kind="linear", factor=2.0)),
+    ({"scaling.type": "none", "scaling.factor": 4.0}, Rope(8)),
+    ({"scaling.factor": 0.0}, Rope(8)),
+    ({"scaling.attn_factor": 1.5}, Rope(8, magnitude=1.5)),
+    ({"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.attn_factor": 1.5},
+     Rope(8, kind="yarn", factor=4.0, original=64, magnitude=1.5 * (0.1 * np.log(4) + 1)))])
+def test_rotary_positions_of_a_gguf_file_are_those_of_llama_cpp(said, rope):
+    """As log-probabilities of xllamacpp 2026.10 showed, on random weights."""
+    values = {"block_count": 2, "context_length": 64, "embedding_length": 32, "attention.head_count": 4,
+              "attention.layer_norm_rms_epsilon": 1e-5} | {f"rope.{key}": x for key, x in said.items()}
+    metadata = {"general.architecture": "qwen2"} | {f"qwen2.{key}": x for key, x in values.items()}
+    found = from_gguf(metadata, {}, 96)
+    np.testing.assert_allclose(found.rope.table(64), rope.table(64), rtol=1e-6)
+
+
 def test_a_head_turns_no_more_items_than_it_has():
     metadata = {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in {
         "block_count": 2, "context_length": 64, "embedding_length": 32, "attention.head_count": 4,

@@ -399,16 +399,20 @@ class GGUFFields:
 
 
 def _gguf_rope(fields: GGUFFields, config: Config, factors: Mapping[str, Sequence[float]]) -> Rope:
-    """llama.cpp stores heads of "llama" so that adjacent items turn together."""
-    kind = str(fields.values.get("rope.scaling.type", "none"))
+    """llama.cpp stores heads of "llama" so that adjacent items turn together. A factor without a kind is a
+    linear one, and a magnitude is times that of the kind, but for longrope."""
     original = fields.optional("rope.scaling.original_context_length", config.context)
     long = tuple(factors.get("rope_factors_long.weight", ()))
-    return Rope(fields.optional("rope.dimension_count", config.head_size),
-                fields.optional("rope.freq_base", 10000.0),
-                "longrope" if long else "default" if kind in ("none", "longrope") else kind,
-                fields.optional("rope.scaling.factor", config.context / original if original else 1.0),
-                original,
-                magnitude=fields.optional("rope.scaling.attn_factor", None) if long else None,
+    older = fields.optional("rope.scale_linear", config.context / original if original else 1.0)
+    factor = fields.optional("rope.scaling.factor", older) or 1.0
+    said = fields.values.get("rope.scaling.type", "none" if factor == 1 else "linear")
+    kind = "longrope" if long else "default" if said in ("none", "longrope") else str(said)
+    rope = Rope(fields.optional("rope.dimension_count", config.head_size),
+                fields.optional("rope.freq_base", 10000.0), kind, factor, original,
                 short=tuple(factors.get("rope_factors_short.weight", ())), long=long,
                 divisors=tuple(factors.get("rope_freqs.weight", ())),
                 pairs=config.architecture in ("llama", "olmo"))
+    magnitude = fields.optional("rope.scaling.attn_factor", None)
+    if magnitude is not None:
+        rope = replace(rope, magnitude=magnitude if long else rope.scale() * magnitude)
+    return rope
