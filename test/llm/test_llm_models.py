@@ -368,6 +368,21 @@ def test_a_configuration_means_what_transformers_takes_it_for():
     assert from_hugging_face(LLAMA | dict(model_type="gemma3") | said).attention_cap is None
 
 
+@pytest.mark.parametrize("kind, name, fields", [
+    ("gemma3_text", "Gemma3TextConfig", dict(hidden_size=2560, intermediate_size=10240, num_hidden_layers=34,
+                                             sliding_window=1024)),
+    ("gemma2", "Gemma2Config", dict(SMALL)), ("gemma", "GemmaConfig", dict(SMALL))])
+def test_what_a_configuration_leaves_out_is_what_transformers_takes(kind, name, fields):
+    """The config.json of Gemma 3 says no more than this of its text model, and how it is stretched."""
+    whole = getattr(transformers, name)(**fields).to_dict()
+    found, expected = (from_hugging_face(said | dict(model_type=kind)) for said in (fields, whole))
+    assert found == expected
+    stretch = dict(rope_scaling=dict(rope_type="linear", factor=8.0))
+    scaled = from_hugging_face(fields | dict(model_type=kind) | stretch)
+    assert scaled.rope == replace(expected.rope, kind="linear", factor=8.0)
+    assert scaled.local_rope == expected.local_rope
+
+
 def test_caps_of_0_in_a_gguf_file_are_none():
     values = {"block_count": 2, "context_length": 64, "embedding_length": 32, "attention.head_count": 4}
     olmo = {f"olmo.{key}": value for key, value in (values | {"attention.clamp_kqv": 0.0}).items()}

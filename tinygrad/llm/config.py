@@ -137,6 +137,14 @@ def alternating(layers: int, window: int | None, period: int) -> tuple[int | Non
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh",
                "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"}
 """Names in config.json."""
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "gemma": {"head_dim": 256},
+    "gemma2": {"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+               "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    "gemma3": {"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1e6,
+               "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
+               "max_position_embeddings": 131072}}
+"""What config.json may leave out, as those of Gemma 3 do, and transformers then takes."""
 TYPES = {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
 """Types in config.json that GGUF files name otherwise."""
 
@@ -173,8 +181,9 @@ def from_hugging_face(content: Mapping[str, Any]) -> Config:
     tied = content.get("tie_word_embeddings")
     if isinstance(content.get("text_config"), Mapping):
         content = content["text_config"]
-    fields = Fields(content)
     kind = known(TYPES.get(str(content.get("model_type")), content.get("model_type")))
+    content = {**LEFT_OUT.get(kind, {}), **content}
+    fields = Fields(content)
     if tied is None:
         tied = fields.get("tie_word_embeddings", kind == "gpt2" or kind.startswith("gemma"))
     width = fields.number("hidden_size", "n_embd")
