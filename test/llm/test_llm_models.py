@@ -471,6 +471,10 @@ def test_weights_that_do_not_fit_are_errors(tmp_path):
         Transformer(checkpoint.config, checkpoint.to("CPU"))
     with pytest.raises(ValueError, match="'model.vision.weight' is no weight of a llama model"):
         read_checkpoint(folder_of(tmp_path / "c", {"model.vision.weight": Tensor.zeros(2)}))
+    folder = folder_of(tmp_path / "t", one)
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"chat_template.jinja is no text in UTF-8"):
+        read_checkpoint(folder)
     checkpoint = read_checkpoint(folder_of(tmp_path / "e", one))
     nothing = {"blk.0.ffn_gate.weight": Packed(Tensor.zeros(0), None, (4, 0))}
     with pytest.raises(ValueError, match=r"blk.0.ffn_gate.weight has no items: its shape is \(4, 0\)"):

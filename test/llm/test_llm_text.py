@@ -405,6 +405,13 @@ def test_a_temperature_near_0_takes_the_likeliest():
     assert {choose(SCORES, [], sampling, np.random.default_rng(i)) for i in range(9)} == {1}
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_scores_that_are_no_numbers_are_an_error(wrong, temperature):
+    with pytest.raises(ValueError, match="scores of the next token are no numbers"):
+        choose(np.array([1.0, wrong, 2.0]), (), Sampling(temperature=temperature), np.random.default_rng(0))
+
+
 def test_a_seed_gives_the_same_tokens_again():
     sampling = Sampling(temperature=1.0, seed=-7)
     one, two = sampling.generator(), sampling.generator()

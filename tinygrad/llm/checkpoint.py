@@ -123,7 +123,7 @@ def _read_folder(path: Path) -> Checkpoint:
     metadata: dict[str, Any] = {name: _json(path / name) for name in names if (path / name).exists()}
     template = path / "chat_template.jinja"
     if template.exists():
-        metadata["chat_template"] = template.read_text(encoding="utf-8")
+        metadata["chat_template"] = _text(template)
     return Checkpoint(path, config, weights, metadata | {"config.json": content})
 
 
@@ -131,12 +131,19 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"{path} is not there")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(_text(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, not an object")
     return content
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from error
 
 
 def _shards(path: Path) -> Iterable[tuple[str, Tensor]]:
