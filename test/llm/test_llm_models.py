@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tiny_models import write_tiny
 
 from tinygrad import Tensor, Variable
 from tinygrad.llm.cache import Cache, Rows
@@ -267,6 +268,38 @@ def test_a_gguf_file_of_the_same_weights_gives_the_same_scores(tmp_path, name):
     converted(made, name, tmp_path / "model.gguf")
     np.testing.assert_allclose(scores_of(read_checkpoint(tmp_path / "model.gguf")), expected, rtol=0,
                                atol=1e-4)
+
+
+def test_a_model_in_several_gguf_files(tmp_path):
+    """Split as the package's writer does; each file but the first has weights alone."""
+    gguf = pytest.importorskip("gguf", reason="the gguf package is in the extra test-models")
+    write_tiny(tmp_path / "whole.gguf")
+    metadata, tensors = gguf_load(tmp_path / "whole.gguf")
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=9)
+    for key, value in metadata.items():
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32,
+               list: writer.add_array}
+        if key != "general.architecture":
+            add[type(value)](key, value)
+    for key, tensor in tensors.items():
+        writer.add_tensor(key, tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    first, second, third = sorted(tmp_path.glob("m-*.gguf"))
+    whole, found = read_checkpoint(tmp_path / "whole.gguf"), read_checkpoint(first)
+    assert found.config == whole.config and found.weights.keys() == whole.weights.keys()
+    np.testing.assert_array_equal(found.weights["output.weight"].value.numpy(),
+                                  tensors["output.weight"].numpy())
+    with pytest.raises(ValueError, match="is one of 3 files of a model: give the first"):
+        read_checkpoint(second)
+    third.write_bytes(second.read_bytes())
+    with pytest.raises(ValueError, match="has the tensor 'blk.0.*', which a file before it has"):
+        read_checkpoint(first)
+    third.unlink()
+    with pytest.raises(FileNotFoundError, match="m-00003-of-00003.gguf is not there"):
+        read_checkpoint(first)
 
 
 def test_quantised_weights_stay_in_blocks(tmp_path):

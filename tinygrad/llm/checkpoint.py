@@ -1,4 +1,4 @@
-"""Models in files: a GGUF file or a Hugging Face folder as a `Checkpoint`.
+"""Models in files: a GGUF file, or the first of several, or a Hugging Face folder as a `Checkpoint`.
 
 A folder has config.json, the weights in one or several safetensors files (with an index then), and
 tokenizer.json. Its weights get the names that GGUF files use, and the few that are stored another way are
@@ -66,11 +66,35 @@ ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_
 
 def _read_gguf(path: Path) -> Checkpoint:
     metadata, weights = gguf_packed(path)
+    for part in _other_parts(path, metadata.get("split.count", 1)):
+        more = gguf_packed(part)[1]
+        if weights.keys() & more.keys():
+            raise ValueError(f"{part} has the tensor {min(weights.keys() & more.keys())!r}, "
+                             "which a file before it has")
+        weights |= more
     factors = {name: weights.pop(name).value.to("CPU").tolist() for name in ROPE_FACTORS if name in weights}
     if "token_embd.weight" not in weights or len(weights["token_embd.weight"].shape) != 2:
         raise ValueError(f"{path} holds no language model: it has no token_embd.weight of two axes")
     config = from_gguf(metadata, factors, weights["token_embd.weight"].shape[0])
     return Checkpoint(path, config, weights, metadata)
+
+
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+
+
+def _other_parts(path: Path, count: Any) -> list[Path]:
+    """The files after the first of a model that is split into so many, by their names."""
+    if count in (0, 1):
+        return []
+    found = _PART.fullmatch(path.name)
+    if found is None or (int(found[2]), int(found[3])) != (1, count):
+        raise ValueError(f"{path} is one of {count} files of a model: give the first, "
+                         "whose name is NAME-00001-of-N.gguf")
+    parts = [path.with_name(f"{found[1]}-{i:05}-of-{found[3]}.gguf") for i in range(2, count + 1)]
+    missing = [part for part in parts if not part.is_file()]
+    if missing:
+        raise FileNotFoundError(f"{missing[0]} is not there: {path} is the first of {count} files")
+    return parts
 
 
 # --- Hugging Face folders ---------------------------------------------------------------------------------
