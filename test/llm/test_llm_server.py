@@ -114,6 +114,21 @@ def test_what_follows_texts_and_tokens(client, alone):
     assert stopped.choices[0].finish_reason == "stop"
 
 
+def test_answers_begin_with_prompts_that_are_echoed(client, alone):
+    ask = dict(model="tiny", temperature=0, max_tokens=5, echo=True)
+    texts = [text + alone(text, tokens=5) for text in ("he é", " x")]
+    found = client.completions.create(prompt=["he é", " x"], n=2, **ask)
+    assert [choice.text for choice in found.choices] == [texts[0], texts[0], texts[1], texts[1]]
+    best = client.completions.create(prompt=["he é", " x"], n=1, best_of=2, **ask)
+    assert [choice.text for choice in best.choices] == texts
+    streamed = ["", ""]
+    for piece in client.completions.create(prompt=["he é", " x"], stream=True, **ask):
+        streamed[piece.choices[0].index] += piece.choices[0].text
+    assert streamed == texts
+    tokens = client.completions.create(prompt=[1, 3 + ord("h")], **(ask | dict(max_tokens=0)))
+    assert tokens.choices[0].text == "<|im_start|>h"
+
+
 @pytest.mark.parametrize("blocked, endpoint, body", [
     ("completion_request", "/v1/completions", {"prompt": "he"}),
     ("chat_request", "/v1/chat/completions", {"messages": MESSAGES}),
@@ -459,6 +474,9 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client,
     ("completions", {"prompt": "h", "logit_bias": {"260": 1}}, 400, "tokens are numbers from 0 to 259"),
     ("completions", {"prompt": "h", "presence_penalty": 3}, 400, "presence_penalty is a number from -2 to 2"),
     ("completions", {"prompt": {"a": 1}}, 400, "prompt is a text"),
+    ("completions", {"prompt": "h", "suffix": "x"}, 400, "suffix is not known here"),
+    ("completions", {"prompt": "h", "echo": True, "logprobs": 1}, 400, "echo is not known with logprobs"),
+    ("completions", {"prompt": [-1, 1 << 70], "echo": True}, 400, "tokens are numbers from 0 to 259"),
     ("completions", {"prompt": [260]}, 400, "tokens are numbers from 0 to 259"),
     ("completions", {"prompt": [-1]}, 400, "tokens are numbers from 0 to 259"),
     ("completions", {"prompt": "he" * 400}, 400,

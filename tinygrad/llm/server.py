@@ -293,6 +293,8 @@ class Server:
             for place in range(len(jobs)):
                 if asked.is_chat:
                     yield _event({**head, "choices": [asked.first_delta(place)]})
+                elif asked.echoed:
+                    yield _event({**head, "choices": [asked.delta(place, asked.echo(place), None, None)]})
             async for place, piece in self._pieces(jobs):
                 likelihoods = self._likelihoods(piece.noted, asked, places[place])
                 yield _event({**head, "choices": [asked.delta(place, piece.text, piece.finish, likelihoods)]})
