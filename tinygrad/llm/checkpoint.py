@@ -1,5 +1,6 @@
-"""Models in files: a GGUF file, or the first of several, or a Hugging Face folder as a `Checkpoint`.
+"""Models in files: a GGUF file or a Hugging Face folder as a `Checkpoint`.
 
+Of a model that is split into several GGUF files, the first stands for all.
 A folder has config.json, the weights in one or several safetensors files (with an index then), and
 tokenizer.json. Its weights get the names that GGUF files use, and the few that are stored another way are
 changed: GPT-2's products are transposed, norms of Gemma are kept as their distance from 1, the experts of a
