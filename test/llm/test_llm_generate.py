@@ -1,6 +1,7 @@
 """Generation: every sequence gets what the model gives it alone and from the beginning, however it is
 batched, cut into pieces, reused or sampled; one trace serves all lengths."""
 import json
+import os
 import subprocess
 import sys
 import time
@@ -340,10 +341,9 @@ def test_a_conversation_is_written_by_the_template(model):
 # --- the command ------------------------------------------------------------------------------------------
 
 
-def command(*words, given=None):
+def command(*words, given=None, **environment):
     return subprocess.run([sys.executable, "-m", "tinygrad.llm", *map(str, words)], capture_output=True,
-                          text=True,
-                          input=given, timeout=300)
+                          text=True, input=given, timeout=300, env=os.environ | environment)
 
 
 def test_run_streams_text_to_stdout_and_speed_to_stderr(path, model):
@@ -367,6 +367,20 @@ def test_a_conversation_in_a_terminal(path):
     done = command("chat", path, "--tokens", 4, "--greedy", given="he\nhe\n")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip()) > 0
+
+
+def test_a_closed_input_is_an_end_of_input(path):
+    code = ("import os, sys; os.close(0);"
+            "os.execv(sys.executable, [sys.executable, '-m', 'tinygrad.llm', 'chat', sys.argv[1]])")
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_the_terminal_cannot_write_is_replaced(tmp_path, path):
+    (tmp_path / "grammar").write_text('root ::= "é🎉!"', encoding="utf-8")
+    done = command("run", path, "he", "--tokens", 9, "--grammar", tmp_path / "grammar",
+                   PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout) == (0, "??!\n")
 
 
 def test_a_conversation_that_outgrows_the_context_begins_anew(path):
@@ -413,11 +427,15 @@ def test_a_library_that_is_missing_is_named(path):
 
 def test_what_is_wrong_is_said_in_a_line(tmp_path, path):
     (tmp_path / "grammar").write_text("root ::= (")
+    (tmp_path / "schema.json").write_text("[")
     for words, reason in ((["run", tmp_path / "no.gguf", "x"], "there is no model at"),
                           (["run", path, "x", "--top-p", "7"], "top_p is a number from 0 to 1"),
                           (["run", path, "h" * 200, "--raw"], "the prompt has 200 tokens"),
                           (["run", path, b"\xff".decode(errors="surrogateescape")], "the text is no Unicode"),
                           (["run", path, "x", "--grammar", tmp_path / "grammar"], "the grammar cannot be"),
+                          (["run", path, "x", "--json-schema", tmp_path / "schema.json"],
+                           "schema.json is not JSON: Expecting value"),
+                          (["run", path, "x", "--context", -5], "1 token or more, not of -5"),
                           (["bench", path, "--tokens", 0], "tokens is 1 or more, not 0"),
                           (["serve", path, "--port", 99999], "a port is a number from 0 to 65535"),
                           (["serve", path, "--queue", -1], "0 or more requests wait"),

@@ -220,6 +220,25 @@ def test_ends_come_where_a_text_is_whole_and_special_tokens_never(tokenizer):
     assert np.flatnonzero(np.isfinite(fresh)).tolist() == [3 + ord("h"), 259]  # h, he
 
 
+def test_whitespace_in_json_ends(tokenizer):
+    """A model that likes it best goes on with what comes after it; JSON as mostly written is allowed."""
+    schema = {"type": "object", "properties": {"a": {"type": "array"}}, "required": ["a"]}
+    mask, scores, text = SchemaMask(tokenizer, tokenizer.size, schema), np.zeros(tokenizer.size), b""
+    for byte in b" \t\n":
+        scores[3 + byte] = 1 + byte
+    while not text.strip().endswith(b'"a"'):
+        token = int(mask.apply(scores).argmax())
+        mask.accept(token)
+        text += tokenizer.bytes_of(token)
+        assert len(text) < 60
+    written = json.dumps({"a": [[[1, {"b": None}], 2], "c"]}, indent=4).encode()
+    for text in (written, written.replace(b"\n", b"\r\n"), b'{"a":[[],{"b": 1} ] }'):
+        mask = SchemaMask(tokenizer, tokenizer.size, schema)
+        for byte in text:
+            assert mask.apply(np.zeros(tokenizer.size))[3 + byte] == 0
+            mask.accept(3 + byte)
+
+
 def test_an_object_may_have_a_thousand_properties(tokenizer):
     """More than 500 were too many for the library's limit on items, at the first brace."""
     schema = {"type": "object", "properties": {f"key{i}": {"type": "integer"} for i in range(1000)}}

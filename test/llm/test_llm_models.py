@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tiny_models import write_tiny
 
 from tinygrad import Tensor, Variable
 from tinygrad.llm.cache import Cache, Rows
@@ -45,10 +46,16 @@ MODELS = {
     "llama, linear": ("LlamaConfig", SMALL | stretched(rope_type="linear", factor=4.0)),
     "smollm": ("LlamaConfig", SMALL | dict(tie_word_embeddings=True)),
     "mistral": ("MistralConfig", SMALL | dict(sliding_window=5)),
+    "mistral, fields of others": ("MistralConfig", SMALL | dict(
+        attention_bias=True, mlp_bias=True) | stretched(rope_type="default", partial_rotary_factor=0.5)),
     "qwen2": ("Qwen2Config", SMALL),
     "qwen3": ("Qwen3Config", SMALL | dict(head_dim=16)),
     "gemma": ("GemmaConfig", SMALL | dict(head_dim=16)),
     "gemma2": ("Gemma2Config", SMALL | dict(head_dim=16, sliding_window=5, query_pre_attn_scalar=24)),
+    "gemma2, exact gelu": ("Gemma2Config", SMALL | dict(head_dim=12, hidden_activation="gelu",
+                                                        attn_logit_softcapping=0.7)),
+    "gemma3, caps": ("Gemma3TextConfig", SMALL | dict(attn_logit_softcapping=3.0,
+                                                      final_logit_softcapping=5.0)),
     "gemma3": ("Gemma3TextConfig", SMALL | dict(num_hidden_layers=7, head_dim=16, sliding_window=5,
                                                 query_pre_attn_scalar=24)),
     "phi3": ("Phi3Config", SMALL),
@@ -62,6 +69,7 @@ MODELS = {
         vocab_size=96, n_embd=30, n_layer=2, n_head=3, n_positions=128, n_inner=50, bos_token_id=1,
         eos_token_id=1, scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True)),
     "olmo": ("OlmoConfig", SMALL | dict(clip_qkv=0.1)),
+    "olmo, one eps": ("OlmoConfig", SMALL | dict(rms_norm_eps=1e-3)),
     "olmo2": ("Olmo2Config", SMALL),
     "mixtral": ("MixtralConfig", SMALL | dict(num_local_experts=4, num_experts_per_tok=2)),
     "qwen2moe": ("Qwen2MoeConfig", EXPERTS | dict(shared_expert_intermediate_size=40)),
@@ -124,6 +132,19 @@ def test_dynamic_positions_are_stretched_for_more_tokens_than_the_model_was_trai
     assert Transformer(checkpoint.config, checkpoint.to("CPU"), context=99).context == 24
     unstretched = checkpoint.config.rope.table(12)
     np.testing.assert_array_equal(unstretched, replace(checkpoint.config.rope, kind="default").table(12))
+
+
+def test_positions_of_longrope_are_those_of_the_length_that_is_computed(tmp_path):
+    """What there is room for chooses where sequences grow in a cache, their length where they are whole."""
+    MODELS["phi3, longrope, short"] = ("Phi3Config", SMALL | dict(
+        original_max_position_embeddings=64) | stretched(
+        rope_type="longrope", short_factor=[1.0, 1.1, 1.2, 1.3], long_factor=[2.0, 3.0, 4.0, 5.0],
+        original_max_position_embeddings=64))
+    _, expected = reference("phi3, longrope, short", tmp_path)
+    checkpoint = read_checkpoint(tmp_path)
+    model = Transformer(checkpoint.config, checkpoint.to("CPU"))
+    np.testing.assert_allclose(model(Tensor(TOKENS.astype(np.int32)[None]))[0].numpy(), expected, rtol=0,
+                               atol=1e-4)
 
 
 @pytest.mark.slow
@@ -249,6 +270,38 @@ def test_a_gguf_file_of_the_same_weights_gives_the_same_scores(tmp_path, name):
                                atol=1e-4)
 
 
+def test_a_model_in_several_gguf_files(tmp_path):
+    """Split as the package's writer does; each file but the first has weights alone."""
+    gguf = pytest.importorskip("gguf", reason="the gguf package is in the extra test-models")
+    write_tiny(tmp_path / "whole.gguf")
+    metadata, tensors = gguf_load(tmp_path / "whole.gguf")
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", split_max_tensors=9)
+    for key, value in metadata.items():
+        add = {str: writer.add_string, int: writer.add_uint32, float: writer.add_float32,
+               list: writer.add_array}
+        if key != "general.architecture":
+            add[type(value)](key, value)
+    for key, tensor in tensors.items():
+        writer.add_tensor(key, tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    first, second, third = sorted(tmp_path.glob("m-*.gguf"))
+    whole, found = read_checkpoint(tmp_path / "whole.gguf"), read_checkpoint(first)
+    assert found.config == whole.config and found.weights.keys() == whole.weights.keys()
+    np.testing.assert_array_equal(found.weights["output.weight"].value.numpy(),
+                                  tensors["output.weight"].numpy())
+    with pytest.raises(ValueError, match="is one of 3 files of a model: give the first"):
+        read_checkpoint(second)
+    third.write_bytes(second.read_bytes())
+    with pytest.raises(ValueError, match="has the tensor 'blk.0.*', which a file before it has"):
+        read_checkpoint(first)
+    third.unlink()
+    with pytest.raises(FileNotFoundError, match="m-00003-of-00003.gguf is not there"):
+        read_checkpoint(first)
+
+
 def test_quantised_weights_stay_in_blocks(tmp_path):
     made, expected = reference("llama 3", tmp_path / "folder")
     converted(made, "llama 3", tmp_path / "model.gguf")
@@ -312,7 +365,7 @@ def folder_of(path, weights, **fields):
     (dict(model_type="gemma2", final_logit_softcapping=0), "final_cap is 0 cannot be"),
     (dict(model_type="olmo", clip_qkv=-1), "clip is -1 cannot be"),
     (dict(rope_scaling=dict(rope_type="longrope", long_factor=["a"] * 4)), "long_factor is .*, no list of"),
-    (dict(partial_rotary_factor=1e308), "partial_rotary_factor is 1e"),
+    (dict(model_type="phi3", partial_rotary_factor=1e308), "partial_rotary_factor is 1e"),
     (dict(num_hidden_layers=1 << 24), "layers is 16777216 cannot be: a number from 1 to 4096"),
     (dict(model_type="mistral", sliding_window=0), "a layer cannot see 0 tokens"),
     (dict(model_type="gemma3", sliding_window=4, sliding_window_pattern=0), "every 0th layer"),
@@ -332,6 +385,37 @@ def test_older_configurations_of_qwen_say_from_which_layer_on_windows_are(fields
     assert from_hugging_face(qwen | fields).windows == windows
 
 
+def test_a_configuration_means_what_transformers_takes_it_for():
+    """Fields that an architecture does not read change nothing; those that are missing are its own."""
+    plain = from_hugging_face(LLAMA | dict(model_type="mistral"))
+    said = dict(attention_bias=True, mlp_bias=True, partial_rotary_factor=0.5, attn_logit_softcapping=3.0)
+    assert from_hugging_face(LLAMA | dict(model_type="mistral") | said) == plain
+    few = {key: value for key, value in LLAMA.items() if key not in ("rms_norm_eps", "hidden_act")}
+    for kind, eps, activation in (("llama", 1e-6, "silu"), ("phi3", 1e-5, "silu"),
+                                  ("gemma2", 1e-6, "gelu_tanh"), ("olmo", 1e-5, "silu")):
+        found = from_hugging_face(few | dict(model_type=kind))
+        assert (found.eps, found.activation) == (eps, activation)
+    assert from_hugging_face(LLAMA | dict(model_type="olmo", rms_norm_eps=1e-3)).eps == 1e-5
+    assert [from_hugging_face(LLAMA | dict(model_type=kind, hidden_act="gelu")).activation
+            for kind in ("gemma", "gemma2")] == ["gelu_tanh", "gelu"]
+    assert from_hugging_face(LLAMA | dict(model_type="gemma3") | said).attention_cap is None
+
+
+@pytest.mark.parametrize("kind, name, fields", [
+    ("gemma3_text", "Gemma3TextConfig", dict(hidden_size=2560, intermediate_size=10240, num_hidden_layers=34,
+                                             sliding_window=1024)),
+    ("gemma2", "Gemma2Config", dict(SMALL)), ("gemma", "GemmaConfig", dict(SMALL))])
+def test_what_a_configuration_leaves_out_is_what_transformers_takes(kind, name, fields):
+    """The config.json of Gemma 3 says no more than this of its text model, and how it is stretched."""
+    whole = getattr(transformers, name)(**fields).to_dict()
+    found, expected = (from_hugging_face(said | dict(model_type=kind)) for said in (fields, whole))
+    assert found == expected
+    stretch = dict(rope_scaling=dict(rope_type="linear", factor=8.0))
+    scaled = from_hugging_face(fields | dict(model_type=kind) | stretch)
+    assert scaled.rope == replace(expected.rope, kind="linear", factor=8.0)
+    assert scaled.local_rope == expected.local_rope
+
+
 def test_caps_of_0_in_a_gguf_file_are_none():
     values = {"block_count": 2, "context_length": 64, "embedding_length": 32, "attention.head_count": 4}
     olmo = {f"olmo.{key}": value for key, value in (values | {"attention.clamp_kqv": 0.0}).items()}
@@ -341,6 +425,24 @@ def test_caps_of_0_in_a_gguf_file_are_none():
     gemma = {f"gemma2.{key}": value for key, value in (values | caps).items()}
     found = from_gguf({"general.architecture": "gemma2"} | gemma, {}, 96)
     assert found.attention_cap is None and found.final_cap is None
+
+
+@pytest.mark.parametrize("said, rope", [
+    ({}, Rope(8)),
+    ({"scaling.factor": 4.0}, Rope(8, kind="linear", factor=4.0)),
+    ({"scale_linear": 2.0}, Rope(8, kind="linear", factor=2.0)),
+    ({"scaling.type": "none", "scaling.factor": 4.0}, Rope(8)),
+    ({"scaling.factor": 0.0}, Rope(8)),
+    ({"scaling.attn_factor": 1.5}, Rope(8, magnitude=1.5)),
+    ({"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.attn_factor": 1.5},
+     Rope(8, kind="yarn", factor=4.0, original=64, magnitude=1.5 * (0.1 * np.log(4) + 1)))])
+def test_rotary_positions_of_a_gguf_file_are_those_of_llama_cpp(said, rope):
+    """As log-probabilities of xllamacpp 2026.10 showed, on random weights."""
+    values = {"block_count": 2, "context_length": 64, "embedding_length": 32, "attention.head_count": 4,
+              "attention.layer_norm_rms_epsilon": 1e-5} | {f"rope.{key}": x for key, x in said.items()}
+    metadata = {"general.architecture": "qwen2"} | {f"qwen2.{key}": x for key, x in values.items()}
+    found = from_gguf(metadata, {}, 96)
+    np.testing.assert_allclose(found.rope.table(64), rope.table(64), rtol=1e-6)
 
 
 def test_a_head_turns_no_more_items_than_it_has():
@@ -402,6 +504,10 @@ def test_weights_that_do_not_fit_are_errors(tmp_path):
         Transformer(checkpoint.config, checkpoint.to("CPU"))
     with pytest.raises(ValueError, match="'model.vision.weight' is no weight of a llama model"):
         read_checkpoint(folder_of(tmp_path / "c", {"model.vision.weight": Tensor.zeros(2)}))
+    folder = folder_of(tmp_path / "t", one)
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"chat_template.jinja is no text in UTF-8"):
+        read_checkpoint(folder)
     checkpoint = read_checkpoint(folder_of(tmp_path / "e", one))
     nothing = {"blk.0.ffn_gate.weight": Packed(Tensor.zeros(0), None, (4, 0))}
     with pytest.raises(ValueError, match=r"blk.0.ffn_gate.weight has no items: its shape is \(4, 0\)"):

@@ -3,6 +3,7 @@ come and go, and what is wrong is an answer that says so."""
 import asyncio
 import json
 import re
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -56,8 +57,13 @@ def alone(path):
 
 def idle(running):
     """Wait until no slot is in use."""
+    until(lambda: not running.server.worker.active and not running.server.worker.waiting)
+
+
+def until(is_so):
+    """Wait until something is so."""
     deadline = time.monotonic() + 20
-    while running.server.worker.active or running.server.worker.waiting:
+    while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -106,6 +112,21 @@ def test_what_follows_texts_and_tokens(client, alone):
     stopped = client.completions.create(model="tiny", prompt="he he", temperature=0, max_tokens=9, stop=stop)
     assert stopped.choices[0].text == expected[0][:expected[0].index(stop)]
     assert stopped.choices[0].finish_reason == "stop"
+
+
+def test_answers_begin_with_prompts_that_are_echoed(client, alone):
+    ask = dict(model="tiny", temperature=0, max_tokens=5, echo=True)
+    texts = [text + alone(text, tokens=5) for text in ("he é", " x")]
+    found = client.completions.create(prompt=["he é", " x"], n=2, **ask)
+    assert [choice.text for choice in found.choices] == [texts[0], texts[0], texts[1], texts[1]]
+    best = client.completions.create(prompt=["he é", " x"], n=1, best_of=2, **ask)
+    assert [choice.text for choice in best.choices] == texts
+    streamed = ["", ""]
+    for piece in client.completions.create(prompt=["he é", " x"], stream=True, **ask):
+        streamed[piece.choices[0].index] += piece.choices[0].text
+    assert streamed == texts
+    tokens = client.completions.create(prompt=[1, 3 + ord("h")], **(ask | dict(max_tokens=0)))
+    assert tokens.choices[0].text == "<|im_start|>h"
 
 
 @pytest.mark.parametrize("blocked, endpoint, body", [
@@ -446,10 +467,16 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client,
     ("completions", {"prompt": "h", "best_of": 2, "stream": True}, 400, "best_of is not streamed"),
     ("completions", {"prompt": "h", "logit_bias": [1]}, 400, "logit_bias is an object"),
     ("completions", {"prompt": "h", "logit_bias": {"x": 1}}, 400, "logit_bias has numbers of tokens as keys"),
-    ("completions", {"prompt": "h", "logit_bias": {"7": 101}}, 400, "7 is a number from -100 to 100"),
+    ("completions", {"prompt": "h", "logit_bias": {"7": 101}}, 400,
+     r"logit_bias\[7\] is a number from -100 to 100"),
+    ("completions", {"prompt": "h", "model": 3}, 400, "model is a text, not 3"),
+    ("embeddings", {"input": "h", "model": ["a"]}, 400, r"model is a text, not \['a'\]"),
     ("completions", {"prompt": "h", "logit_bias": {"260": 1}}, 400, "tokens are numbers from 0 to 259"),
     ("completions", {"prompt": "h", "presence_penalty": 3}, 400, "presence_penalty is a number from -2 to 2"),
     ("completions", {"prompt": {"a": 1}}, 400, "prompt is a text"),
+    ("completions", {"prompt": "h", "suffix": "x"}, 400, "suffix is not known here"),
+    ("completions", {"prompt": "h", "echo": True, "logprobs": 1}, 400, "echo is not known with logprobs"),
+    ("completions", {"prompt": [-1, 1 << 70], "echo": True}, 400, "tokens are numbers from 0 to 259"),
     ("completions", {"prompt": [260]}, 400, "tokens are numbers from 0 to 259"),
     ("completions", {"prompt": [-1]}, 400, "tokens are numbers from 0 to 259"),
     ("completions", {"prompt": "he" * 400}, 400,
@@ -474,6 +501,21 @@ def test_a_request_that_cannot_be_answered_says_why(running, path_, body, status
     assert answer.status_code == status
     error = answer.json()["error"]
     assert re.search(reason, error["message"]), error
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_request_that_does_not_come_whole_is_no_failure(running, monkeypatch, caplog, goes):
+    monkeypatch.setattr("tinygrad.llm.server.BODY_SECONDS", 60.0 if goes else 0.1)
+    url = httpx.URL(running.url)
+    before = dict(running.server.statuses)
+    with socket.create_connection((url.host, url.port), timeout=60) as client:
+        client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+                       "Content-Length: 99\r\n\r\n{".encode())
+        if not goes:
+            assert client.recv(999).startswith(b"HTTP/1.1 408 ")
+    key = "/v1/completions", 499 if goes else 408
+    until(lambda: running.server.statuses.get(key, 0) == before.get(key, 0) + 1)
+    assert not caplog.records
 
 
 FIELDS = st.dictionaries(

@@ -301,6 +301,19 @@ def test_a_template_writes_the_conversation():
     assert conversation(with_template(template), messages) == '[user] a\n[1, "<é>"]>'
 
 
+@pytest.mark.parametrize("template", [
+    "{% for m in messages %}{% generation %}\n  {{- m.content }}\n{% endgeneration %}{% endfor %}.",
+    "{{ messages | tojson(separators=(',', ':'), sort_keys=true) }}{{ 'é' | tojson(ensure_ascii=true) }}",
+    "{{ tools }} {{ documents }} {{ messages | tojson(indent=2) }}"])
+def test_templates_write_what_transformers_writes(template):
+    transformers = pytest.importorskip("transformers", reason="transformers is in the extra test-models")
+    reference = transformers.PreTrainedTokenizerFast(tokenizer_object=_from_gguf(bytes_of()).inner)
+    reference.chat_template = template
+    messages = [dict(role="user", content="<é> 'x'"), dict(role="assistant", content="🎉\n")]
+    expected = reference.apply_chat_template(messages, tokenize=False)
+    assert conversation(with_template(template), messages) == expected
+
+
 @pytest.mark.parametrize("template, reason", [
     (None, "the model has no chat template"),
     ("{% for", "refuses these messages"),
@@ -390,6 +403,13 @@ def test_draws_follow_the_probabilities():
 def test_a_temperature_near_0_takes_the_likeliest():
     sampling = Sampling(temperature=1e-310)
     assert {choose(SCORES, [], sampling, np.random.default_rng(i)) for i in range(9)} == {1}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_scores_that_are_no_numbers_are_an_error(wrong, temperature):
+    with pytest.raises(ValueError, match="scores of the next token are no numbers"):
+        choose(np.array([1.0, wrong, 2.0]), (), Sampling(temperature=temperature), np.random.default_rng(0))
 
 
 def test_a_seed_gives_the_same_tokens_again():

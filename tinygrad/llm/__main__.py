@@ -10,6 +10,7 @@ MODEL is a GGUF file, a Hugging Face folder, or `smollm2` for the installed pack
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 import time
@@ -107,7 +108,10 @@ def mask_of(options: argparse.Namespace, model: LanguageModel) -> Mask | None:
     if options.grammar is not None:
         return grammar_mask(model.tokenizer, size, Path(options.grammar).read_text(encoding="utf-8"))
     if options.json_schema is not None:
-        schema = json.loads(Path(options.json_schema).read_text(encoding="utf-8"))
+        try:
+            schema = json.loads(Path(options.json_schema).read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{options.json_schema} is not JSON: {error}") from error
         return SchemaMask(model.tokenizer, size, schema)
     return None
 
@@ -141,7 +145,7 @@ def chat(options: argparse.Namespace) -> None:
     model = opened(options)
     told = [{"role": "system", "content": options.system}] if options.system else []
     messages = list(told)
-    while True:
+    while sys.stdin is not None:  # None where a program was started with it closed
         try:
             line = input("> " if sys.stdin.isatty() else "")
         except EOFError:
@@ -202,6 +206,8 @@ def serve(options: argparse.Namespace) -> None:
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command. Returns 2, with a line that says why, where the model or a setting is wrong."""
     options = parser().parse_args(words)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a model may say what the terminal cannot write
     try:
         {"run": run, "chat": chat, "bench": bench, "serve": serve}[options.command](options)
     except (ValueError, OSError) as error:

@@ -1,5 +1,6 @@
 """Models in files: a GGUF file or a Hugging Face folder as a `Checkpoint`.
 
+Of a model that is split into several GGUF files, the first stands for all.
 A folder has config.json, the weights in one or several safetensors files (with an index then), and
 tokenizer.json. Its weights get the names that GGUF files use, and the few that are stored another way are
 changed: GPT-2's products are transposed, norms of Gemma are kept as their distance from 1, the experts of a
@@ -66,11 +67,35 @@ ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_
 
 def _read_gguf(path: Path) -> Checkpoint:
     metadata, weights = gguf_packed(path)
+    for part in _other_parts(path, metadata.get("split.count", 1)):
+        more = gguf_packed(part)[1]
+        if weights.keys() & more.keys():
+            raise ValueError(f"{part} has the tensor {min(weights.keys() & more.keys())!r}, "
+                             "which a file before it has")
+        weights |= more
     factors = {name: weights.pop(name).value.to("CPU").tolist() for name in ROPE_FACTORS if name in weights}
     if "token_embd.weight" not in weights or len(weights["token_embd.weight"].shape) != 2:
         raise ValueError(f"{path} holds no language model: it has no token_embd.weight of two axes")
     config = from_gguf(metadata, factors, weights["token_embd.weight"].shape[0])
     return Checkpoint(path, config, weights, metadata)
+
+
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
+
+
+def _other_parts(path: Path, count: Any) -> list[Path]:
+    """The files after the first of a model that is split into so many, by their names."""
+    if count in (0, 1):
+        return []
+    found = _PART.fullmatch(path.name)
+    if found is None or (int(found[2]), int(found[3])) != (1, count):
+        raise ValueError(f"{path} is one of {count} files of a model: give the first, "
+                         "whose name is NAME-00001-of-N.gguf")
+    parts = [path.with_name(f"{found[1]}-{i:05}-of-{found[3]}.gguf") for i in range(2, count + 1)]
+    missing = [part for part in parts if not part.is_file()]
+    if missing:
+        raise FileNotFoundError(f"{missing[0]} is not there: {path} is the first of {count} files")
+    return parts
 
 
 # --- Hugging Face folders ---------------------------------------------------------------------------------
@@ -123,7 +148,7 @@ def _read_folder(path: Path) -> Checkpoint:
     metadata: dict[str, Any] = {name: _json(path / name) for name in names if (path / name).exists()}
     template = path / "chat_template.jinja"
     if template.exists():
-        metadata["chat_template"] = template.read_text(encoding="utf-8")
+        metadata["chat_template"] = _text(template)
     return Checkpoint(path, config, weights, metadata | {"config.json": content})
 
 
@@ -131,12 +156,19 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise FileNotFoundError(f"{path} is not there")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(_text(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, not an object")
     return content
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from error
 
 
 def _shards(path: Path) -> Iterable[tuple[str, Tensor]]:

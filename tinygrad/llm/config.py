@@ -20,6 +20,8 @@ BLOCK_NORMS: dict[str, tuple[str, ...]] = {"olmo": (), "olmo2": AROUND[1::2], "g
                                            "gemma3": AROUND}
 """Of architectures whose blocks do other than norm what comes into their two parts."""
 QUERY_NORMS = {"qwen3": "head", "qwen3moe": "head", "gemma3": "head", "olmo2": "whole"}
+BIASED = ("llama", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "olmo", "olmo2")
+"""Architectures whose config.json says by attention_bias whether attention has biases."""
 MOST, MOST_LAYERS = 1 << 24, 1 << 12
 """No size of a model is larger, no model has more layers: what says so lies."""
 
@@ -135,6 +137,14 @@ def alternating(layers: int, window: int | None, period: int) -> tuple[int | Non
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh",
                "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"}
 """Names in config.json."""
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "gemma": {"head_dim": 256},
+    "gemma2": {"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+               "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    "gemma3": {"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1e6,
+               "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
+               "max_position_embeddings": 131072}}
+"""What config.json may leave out, as those of Gemma 3 do, and transformers then takes."""
 TYPES = {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
 """Types in config.json that GGUF files name otherwise."""
 
@@ -171,8 +181,9 @@ def from_hugging_face(content: Mapping[str, Any]) -> Config:
     tied = content.get("tie_word_embeddings")
     if isinstance(content.get("text_config"), Mapping):
         content = content["text_config"]
-    fields = Fields(content)
     kind = known(TYPES.get(str(content.get("model_type")), content.get("model_type")))
+    content = {**LEFT_OUT.get(kind, {}), **content}
+    fields = Fields(content)
     if tied is None:
         tied = fields.get("tie_word_embeddings", kind == "gpt2" or kind.startswith("gemma"))
     width = fields.number("hidden_size", "n_embd")
@@ -184,7 +195,7 @@ def from_hugging_face(content: Mapping[str, Any]) -> Config:
         head_size=fields.optional("head_dim", default=width // max(heads, 1)),
         hidden=fields.optional("intermediate_size", "n_inner", default=4 * width),
         context=fields.number("max_position_embeddings", "n_positions"),
-        eps=fields.optional("rms_norm_eps", "layer_norm_epsilon", default=1e-5),
+        eps=_eps(kind, fields),
         activation=_activation(content), tied=bool(tied), biases=_biases(kind, fields))
     config = replace(config, windows=_windows(fields, config))
     if kind != "gpt2":
@@ -192,9 +203,20 @@ def from_hugging_face(content: Mapping[str, Any]) -> Config:
     return _particular(fields, config)
 
 
+def _eps(kind: str, fields: Fields) -> float:
+    """What norms add to the mean square, as transformers takes it where config.json does not say."""
+    if kind == "olmo":
+        return 1e-5  # whatever is said
+    few = kind in ("gpt2", "mixtral", "phi3", "olmo2")
+    return float(fields.optional("rms_norm_eps", "layer_norm_epsilon", default=1e-5 if few else 1e-6))
+
+
 def _activation(content: Mapping[str, Any]) -> str:
     name = content.get("hidden_activation") or content.get("hidden_act") or content.get("activation_function")
-    if content.get("model_type") in ("gemma", "gemma2", "gemma3", "gemma3_text") and name == "gelu":
+    kind = str(content.get("model_type"))
+    if name is None:
+        return "gelu_tanh" if kind == "gpt2" or kind.startswith("gemma") else "silu"
+    if kind == "gemma" and name == "gelu":
         return "gelu_tanh"  # the first checkpoints say gelu and mean its approximation
     return ACTIVATIONS.get(str(name), str(name))
 
@@ -205,8 +227,10 @@ def _biases(kind: str, fields: Fields) -> tuple[str, ...]:
         return ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
     if kind == "qwen2" or (kind == "qwen2moe" and fields.get("qkv_bias", True)):
         return ("attn_q", "attn_k", "attn_v")
-    attention = ("attn_q", "attn_k", "attn_v", "attn_output") if fields.get("attention_bias") else ()
-    return attention + (("ffn_gate", "ffn_up", "ffn_down") if fields.get("mlp_bias") else ())
+    attends = kind in BIASED and fields.get("attention_bias")
+    attention = ("attn_q", "attn_k", "attn_v", "attn_output") if attends else ()
+    feeds = kind == "llama" and fields.get("mlp_bias")
+    return attention + (("ffn_gate", "ffn_up", "ffn_down") if feeds else ())
 
 
 def _windows(fields: Fields, config: Config) -> tuple[int | None, ...]:
@@ -244,8 +268,10 @@ def _rope(fields: Fields, config: Config, layers: str) -> Rope:
     kind = str(said.get("rope_type") or said.get("type") or "default")
     kind = {"su": "longrope"}.get(kind, kind)
     base = stretch.optional("rope_theta", default=fields.optional("rope_theta", default=10000.0))
-    part = stretch.optional("partial_rotary_factor", default=fields.optional("partial_rotary_factor",
-                                                                             default=1.0))
+    part = 1.0
+    if config.architecture == "phi3":  # the one whose heads may turn in part
+        part = stretch.optional("partial_rotary_factor",
+                                default=fields.optional("partial_rotary_factor", default=1.0))
     if not 0 < part <= 1:
         raise ValueError(f"config.json: partial_rotary_factor is {part}, no share of a head's items")
     original = stretch.optional("original_max_position_embeddings",
@@ -283,12 +309,13 @@ def _particular(fields: Fields, config: Config) -> Config:
     """What only some architectures have."""
     kind = config.architecture
     if kind.startswith("gemma"):
+        config = replace(config, embedding_scale=math.sqrt(config.width))
+    if kind in ("gemma2", "gemma3"):
         query = fields.optional("query_pre_attn_scalar")
         if query is not None and not query > 0:
             raise ValueError(f"config.json: query_pre_attn_scalar is {query}, not above 0")
-        config = replace(config, embedding_scale=math.sqrt(config.width),
-                         scale=None if query is None else query ** -0.5,
-                         attention_cap=fields.optional("attn_logit_softcapping"),
+        capped = fields.optional("attn_logit_softcapping") if kind == "gemma2" else None
+        config = replace(config, scale=None if query is None else query ** -0.5, attention_cap=capped,
                          final_cap=fields.optional("final_logit_softcapping"))
     if kind == "gemma3":
         local = Fields({"rope_theta": fields.optional("rope_local_base_freq", default=10000.0)})
@@ -381,16 +408,20 @@ class GGUFFields:
 
 
 def _gguf_rope(fields: GGUFFields, config: Config, factors: Mapping[str, Sequence[float]]) -> Rope:
-    """llama.cpp stores heads of "llama" so that adjacent items turn together."""
-    kind = str(fields.values.get("rope.scaling.type", "none"))
+    """llama.cpp stores heads of "llama" so that adjacent items turn together. A factor without a kind is a
+    linear one, and a magnitude is times that of the kind, but for longrope."""
     original = fields.optional("rope.scaling.original_context_length", config.context)
     long = tuple(factors.get("rope_factors_long.weight", ()))
-    return Rope(fields.optional("rope.dimension_count", config.head_size),
-                fields.optional("rope.freq_base", 10000.0),
-                "longrope" if long else "default" if kind in ("none", "longrope") else kind,
-                fields.optional("rope.scaling.factor", config.context / original if original else 1.0),
-                original,
-                magnitude=fields.optional("rope.scaling.attn_factor", None) if long else None,
+    older = fields.optional("rope.scale_linear", config.context / original if original else 1.0)
+    factor = fields.optional("rope.scaling.factor", older) or 1.0
+    said = fields.values.get("rope.scaling.type", "none" if factor == 1 else "linear")
+    kind = "longrope" if long else "default" if said in ("none", "longrope") else str(said)
+    rope = Rope(fields.optional("rope.dimension_count", config.head_size),
+                fields.optional("rope.freq_base", 10000.0), kind, factor, original,
                 short=tuple(factors.get("rope_factors_short.weight", ())), long=long,
                 divisors=tuple(factors.get("rope_freqs.weight", ())),
                 pairs=config.architecture in ("llama", "olmo"))
+    magnitude = fields.optional("rope.scaling.attn_factor", None)
+    if magnitude is not None:
+        rope = replace(rope, magnitude=magnitude if long else rope.scale() * magnitude)
+    return rope

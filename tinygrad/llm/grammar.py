@@ -28,6 +28,8 @@ MOST_ITEMS = 500_000
 """Items of a grammar's states, a hundred bytes or so each, before they are forgotten."""
 MOST_MASKS = 1024
 """Masks of a grammar that are kept, of a bit a token."""
+WHITESPACE = r"(\r?\n){0,2}[ \t]{0,40}"
+"""Between the parts of JSON: without a bound, a small model may go on with it until it has no tokens left."""
 
 
 def grammar_mask(tokenizer: Tokenizer, size: int, grammar: str) -> Mask:
@@ -122,7 +124,8 @@ class SchemaMask(LarkMask):
     kind = "schema"
 
     def compiled(self, grammar: Any) -> str:
-        return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(grammar)))
+        return str(llguidance.LLMatcher.grammar_from_json_schema(
+            json.dumps(grammar), defaults={"whitespace_pattern": WHITESPACE}))
 
 
 _LIMITS = llguidance.LLParserLimits(max_items_in_row=20_000)

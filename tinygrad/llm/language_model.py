@@ -9,6 +9,7 @@ from typing import Any
 
 from tinygrad.device import Device
 from tinygrad.dtype import DTypeLike
+from tinygrad.helpers import collector_paused
 from tinygrad.llm.checkpoint import read_checkpoint
 from tinygrad.llm.generate import Generator, Request
 from tinygrad.llm.model import Transformer
@@ -47,6 +48,7 @@ class LanguageModel:
     `Transformer`. Raises FileNotFoundError and ValueError as `read_checkpoint` does.
     """
 
+    @collector_paused()  # what is made here is there to stay
     def __init__(self, model: str | os.PathLike[str], slots: int = 1, length: int | None = None,
                  dtype: DTypeLike = "float16", device: str | None = None,
                  activations: str | None = None) -> None:

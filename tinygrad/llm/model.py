@@ -7,6 +7,7 @@ they are stored (`nn/block_formats.py`): their values are computed inside the pr
 """
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +40,9 @@ class Transformer:
             raise ValueError(f"activations are int8 or float32, not {activations!r}")
         self.config = config
         self.weights = dict(weights)
-        self.context = min(context or config.context, config.longest)
+        if context is not None and context < 1:
+            raise ValueError(f"a context is of 1 token or more, not of {context}")
+        self.context = min(config.context if context is None else context, config.longest)
         check_shapes(config, self.weights)
         self.device = str(self.weights["token_embd.weight"].stored.device)
         self.shapes = {name: packed.shape for name, packed in self.weights.items()}
@@ -50,7 +53,7 @@ class Transformer:
             activations = "int8" if Device[self.device].renderer.machine.has_byte_dots else "float32"
         if activations == "int8":
             self._put_into_words()
-        self.tables = {rope: self._table(rope) for rope in (config.rope, config.local_rope) if rope}
+        self.tables = self._tables(self.context)
 
     def _put_into_words(self) -> None:
         """Weights in blocks that are factors of products as those want them; nothing else reads them, but for
@@ -62,10 +65,22 @@ class Transformer:
         for name in factors.keys() - {"token_embd.weight"}:
             del self.weights[name]
 
-    def _table(self, rope: Rope) -> tuple[Tensor, Tensor]:
-        cosines, sines = rope.table(self.context)
-        return (Tensor(cosines, device=self.device, requires_grad=False).realize(),
-                Tensor(sines, device=self.device, requires_grad=False).realize())
+    def _tables(self, context: int) -> dict[Rope, tuple[Tensor, Tensor]]:
+        """Cosines and sines (context, size / 2) of each kind of rotary positions."""
+        found = {}
+        for rope in (self.config.rope, self.config.local_rope):
+            if rope is not None:
+                cosines, sines = (Tensor(table, device=self.device, requires_grad=False).realize()
+                                  for table in rope.table(context))
+                found[rope] = cosines, sines
+        return found
+
+    def _of_length(self, length: int) -> Transformer:
+        """The same model for sequences of this length, by which some kinds of rotary positions differ."""
+        same = copy.copy(self)
+        if any(rope.kind in ("dynamic", "longrope") for rope in self.tables):
+            same.tables = self._tables(length)
+        return same
 
     # --- pieces -------------------------------------------------------------------------------------------
 
@@ -241,7 +256,8 @@ class Transformer:
             raise ValueError(f"the model has positions for {self.context} tokens, not for {length}")
         positions = Tensor.arange(length, device=self.device).expand(rows, length)
         cache = NoCache(self.config.layers)
-        return self.logits(self.hidden(tokens, positions, cache, Rows(0, [0] * rows, length)))
+        hidden = self._of_length(length).hidden(tokens, positions, cache, Rows(0, [0] * rows, length))
+        return self.logits(hidden)
 
     def hidden(self, tokens: Tensor, positions: Tensor, cache: Cache | NoCache,
                sequences: Rows | Sequence[PackedSequence]) -> Tensor:

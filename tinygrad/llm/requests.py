@@ -33,7 +33,8 @@ class BadRequest(ValueError):
 class Asked:
     """Prompts, one for each answer that is written, and how answers are given.
 
-    `count`: choices of each prompt; `drawn`: how many answers these are the likeliest of.
+    `count`: choices of each prompt; `drawn`: how many answers these are the likeliest of; `echoed`: the
+    texts of the prompts, where answers begin with them.
     """
 
     prompts: list[list[int]]
@@ -46,6 +47,7 @@ class Asked:
     drawn: int = 1
     schema: Mapping[str, Any] | None = None
     grammar: str | None = None
+    echoed: Sequence[str] = ()
 
     @property
     def prefix(self) -> str:
@@ -81,10 +83,14 @@ class Asked:
     def choice(self, place: int, job: Job, likelihoods: dict[str, Any] | None) -> dict[str, Any]:
         """A whole choice."""
         assert job.request is not None
-        text, finish = job.request.text, job.request.finish
+        text, finish = self.echo(place) + job.request.text, job.request.finish
         said = {"message": {"role": "assistant", "content": text,
                             "refusal": None}} if self.is_chat else {"text": text}
         return {"index": place, **said, "logprobs": likelihoods, "finish_reason": finish}
+
+    def echo(self, place: int) -> str:
+        """What a choice begins with."""
+        return self.echoed[place // self.count] if self.echoed else ""
 
     def first_delta(self, place: int) -> dict[str, Any]:
         return {"index": place, "delta": {"role": "assistant", "content": ""}, "logprobs": None,
@@ -145,7 +151,8 @@ def _bias(content: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
         raise BadRequest(f"logit_bias is an object of at most {MOST_BIASES} tokens, not {value!r:.100}")
     if not all(len(token) < 10 and token.isascii() and token.isdigit() for token in value):
         raise BadRequest("logit_bias has numbers of tokens as keys")
-    return tuple((int(token), _number(value, token, 0.0, -100, 100)) for token in value)
+    biases = {f"logit_bias[{token}]": bias for token, bias in value.items()}
+    return tuple((int(token), _number(biases, f"logit_bias[{token}]", 0.0, -100, 100)) for token in value)
 
 
 def _sampling(content: Mapping[str, Any], tokens: int) -> Sampling:
@@ -165,6 +172,12 @@ def _refuse_what_is_not_there(content: Mapping[str, Any]) -> None:
     for name in ("tools", "functions"):
         if content.get(name):
             raise BadRequest(f"{name} is not known here")
+
+
+def _check_model(content: Mapping[str, Any]) -> None:
+    """There is one model, which answers whatever the name; what is no name is refused."""
+    if not isinstance(content.get("model"), str | None):
+        raise BadRequest(f"model is a text, not {content['model']!r:.100}")
 
 
 def _schema(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -198,6 +211,7 @@ def _grammar(content: Mapping[str, Any]) -> str | None:
 def _asked(content: Mapping[str, Any], prompts: list[list[int]], tokens: int, likelihoods: int | None,
            is_chat: bool) -> Asked:
     _refuse_what_is_not_there(content)
+    _check_model(content)
     count = _number(content, "n", 1, 1, MOST_CHOICES, whole=True)
     drawn = count if is_chat else _number(content, "best_of", count, count, MOST_CHOICES, whole=True)
     if drawn > count and _flag(content, "stream"):
@@ -272,16 +286,30 @@ def completion_request(content: Mapping[str, Any], tokenizer: Tokenizer) -> Aske
     prompts = _prompts(content.get("prompt"), tokenizer, "prompt")
     if len(prompts) > MOST_CHOICES:
         raise BadRequest(f"prompt has at most {MOST_CHOICES} texts, not {len(prompts)}")
-    if _flag(content, "echo") or content.get("suffix"):
-        raise BadRequest("echo and suffix are not known here")
+    if content.get("suffix"):
+        raise BadRequest("suffix is not known here")
     tokens = _number(content, "max_tokens", DEFAULT_TOKENS, 0, NO_LIMIT, whole=True)
     likelihoods = _number(content, "logprobs", None, 0, MOST_LIKELIHOODS, whole=True)
-    return _asked(content, prompts, tokens, likelihoods, is_chat=False)
+    asked = _asked(content, prompts, tokens, likelihoods, is_chat=False)
+    if not _flag(content, "echo"):
+        return asked
+    if likelihoods is not None:
+        raise BadRequest("echo is not known with logprobs: tokens of prompts have none here")
+    said: Any = content["prompt"]
+    texts = [said] if isinstance(said, str) else said
+    return replace(asked, echoed=[text if isinstance(text, str) else _text_of(prompt, tokenizer)
+                                  for text, prompt in zip(texts, prompts)])
+
+
+def _text_of(prompt: Sequence[int], tokenizer: Tokenizer) -> str:
+    """The text of tokens; a prompt with numbers that are none is refused later."""
+    return tokenizer.decode([token for token in prompt if 0 <= token < 1 << 31], special=True)
 
 
 def embedding_request(content: Mapping[str, Any], tokenizer: Tokenizer,
                       width: int) -> tuple[list[list[int]], bool, int]:
     """/v1/embeddings: (the texts' tokens, whether numbers are wanted as base64, how many of the `width`)."""
+    _check_model(content)
     encoding = content.get("encoding_format", "float")
     if encoding not in ("float", "base64"):
         raise BadRequest(f"encoding_format is float or base64, not {encoding!r:.100}")

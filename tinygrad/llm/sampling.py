@@ -125,7 +125,9 @@ def probabilities(scores: Scores, sampling: Sampling, share: float = 1.0) -> tup
 def choose(scores: Scores, said: Sequence[int], sampling: Sampling, rng: np.random.Generator,
            answered: Sequence[int] = ()) -> int:
     """A token, by its score among all (vocabulary,). `said`: the tokens before, `answered`: those of them
-    that are no prompt."""
+    that are no prompt. Raises ValueError for scores that are no numbers."""
+    if not np.isfinite(scores.max()):
+        raise ValueError("the model's scores of the next token are no numbers: its weights may be damaged")
     scores = biased(scores, answered, sampling)
     window = said[-sampling.penalty_window:] if sampling.penalty_window else ()
     scores = penalised(scores, window, sampling.repetition_penalty)

@@ -26,6 +26,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -40,6 +41,8 @@ from tinygrad.llm.worker import Busy, Job, Piece, Worker
 log = logging.getLogger("tinygrad.llm")
 MOST_BODY = 4 << 20
 """Bytes of a request."""
+BODY_SECONDS = 60.0
+"""Until all of a request has come."""
 HEADERS = {"Content-Security-Policy":
            "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'",
            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
@@ -126,6 +129,8 @@ class Server:
                 response = error_response(400, str(error))
             except Busy as error:
                 response = error_response(429, str(error), "queue_full")
+            except ClientDisconnect:
+                response = error_response(499, "the client has gone")
             except Exception as error:
                 log.error("a request could not be answered\n%s", whole(traceback.format_exc()))
                 response = error_response(500, f"{type(error).__name__}: {error}")
@@ -288,6 +293,8 @@ class Server:
             for place in range(len(jobs)):
                 if asked.is_chat:
                     yield _event({**head, "choices": [asked.first_delta(place)]})
+                elif asked.echoed:
+                    yield _event({**head, "choices": [asked.delta(place, asked.echo(place), None, None)]})
             async for place, piece in self._pieces(jobs):
                 likelihoods = self._likelihoods(piece.noted, asked, places[place])
                 yield _event({**head, "choices": [asked.delta(place, piece.text, piece.finish, likelihoods)]})
@@ -368,12 +375,17 @@ async def _http_error(request: HTTPRequest, error: Exception) -> Response:
 
 
 async def _body(request: HTTPRequest) -> dict[str, Any]:
-    """The JSON object that was sent. Raises `Failed` where it is too large, BadRequest where it is none."""
+    """The JSON object that was sent. Raises `Failed` where it is too large or does not come, BadRequest where
+    it is none."""
     content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > MOST_BODY:
-            raise Failed(413, f"a request has at most {MOST_BODY} bytes")
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                content += part
+                if len(content) > MOST_BODY:
+                    raise Failed(413, f"a request has at most {MOST_BODY} bytes")
+    except TimeoutError as error:
+        raise Failed(408, f"the request did not come within {BODY_SECONDS:g} seconds") from error
     try:
         found = json.loads(bytes(content))
     except (ValueError, RecursionError) as error:

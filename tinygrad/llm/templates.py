@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tinygrad.llm.tokenizer import Tokenizer
@@ -35,8 +36,22 @@ def _now(format: str) -> str:
     return datetime.datetime.now().strftime(format)
 
 
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False,
+             separators: tuple[str, str] | None = None, sort_keys: bool = False) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
+                      sort_keys=sort_keys)
+
+
+class _Generation(jinja2.ext.Extension):  # type: ignore[misc, unused-ignore]  # Any where jinja2 is missing
+    """`{% generation %}`, which marks what the model says for those who train one: written as it is."""
+
+    tags = frozenset(("generation",))  # type: ignore[assignment, unused-ignore]
+
+    def parse(self, parser: Any) -> Any:
+        """The statements up to endgeneration."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.Scope(body, lineno=line)
 
 
 class _Bounded(ImmutableSandboxedEnvironment):  # type: ignore[misc, unused-ignore]  # Any where jinja2 is missing
@@ -61,7 +76,8 @@ class _Bounded(ImmutableSandboxedEnvironment):  # type: ignore[misc, unused-igno
 
 @functools.lru_cache(maxsize=8)
 def _compiled(template: str) -> jinja2.Template:
-    environment = _Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
+    environment = _Bounded(trim_blocks=True, lstrip_blocks=True,
+                           extensions=[jinja2.ext.loopcontrols, _Generation])
     environment.filters["tojson"] = _to_json
     environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
     return environment.from_string(template)
@@ -79,13 +95,13 @@ def conversation(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], an
     parts = []
     try:
         template = _compiled(tokenizer.template)
-        given = {"tools": None, **tokenizer.variables, **variables}
+        given = {"tools": None, "documents": None, **tokenizer.variables, **variables}
         for part in template.generate(messages=list(messages), add_generation_prompt=answer, **given):
             written += len(part)
             if written > MOST_TEXT:
                 raise ValueError(f"the chat template writes more than {MOST_TEXT} characters")
             parts.append(part)
-    except (jinja2.TemplateError, TypeError, KeyError, AttributeError, ArithmeticError,
+    except (jinja2.TemplateError, TypeError, LookupError, AttributeError, ArithmeticError,
             OverflowError, MemoryError, RecursionError) as error:
         raise ValueError(f"the chat template refuses these messages: {error}") from error
     return "".join(parts)

@@ -266,10 +266,11 @@ def _byte_pairs(metadata: Mapping[str, Any], tokens: list[str]) -> tokenizers.To
         raise ValueError("the GGUF file's tokenizer.ggml.merges is no list of pairs")
     places = {token: i for i, token in enumerate(tokens)}
     pairs = [tuple(merge.split(" ")) for merge in merges]
-    if any(len(pair) != 2 for pair in pairs):
+    if not {2}.issuperset(map(len, pairs)):
         raise ValueError("the GGUF file's tokenizer.ggml.merges is no list of pairs")
-    if not (places.keys() >= set(itertools.chain.from_iterable(pairs))
-            and places.keys() >= set(map("".join, pairs))):
+    is_token = places.__contains__
+    if not (all(map(is_token, itertools.chain.from_iterable(pairs)))
+            and all(map(is_token, map("".join, pairs)))):
         lost = next(pair for pair in pairs
                     if not places.keys() >= {*pair, "".join(pair)})
         raise ValueError(f"the GGUF file's tokenizer merges {lost[0]!r} and {lost[1]!r}, "
