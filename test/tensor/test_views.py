@@ -102,3 +102,19 @@ def test_realized_says_whether_there_is_memory() -> None:
     padded = x.pad(((1, 1),))
     assert padded.uop.realized is None
     assert padded.realize().uop.realized is not x.uop.realized
+
+
+def test_writes_one_after_another_through_a_view_of_windows() -> None:
+    x = Tensor([5, 8]) * 2
+    windows = x.unfold(0, 1, 1)
+    windows -= 3
+    windows *= windows
+    assert x.tolist() == [49, 169] and windows.tolist() == [[49], [169]]
+
+
+def test_a_view_written_to_where_another_handle_is_still_to_be_written() -> None:
+    x = (Tensor([7, -8]) * 2).realize()
+    view = x[:]
+    x *= view
+    x[:] = view
+    assert x.tolist() == view.tolist() == [196, 256]

@@ -48,7 +48,7 @@ def number_dtype(number: Any, dtype: DType) -> DType:
         return dtypes.default_float
     if not dtypes.int64.min <= number <= dtypes.uint64.max:
         dtypes.from_py(number)  # which says so
-    return dtypes.default_int if dtype.is_bool else dtype
+    return dtypes.from_py(number) if dtype.is_bool else dtype
 
 
 def _as_operand(name: str, x: Any) -> Any:
@@ -146,13 +146,21 @@ def widest_float(self: Tensor, dtype: DType) -> DType:
 
 def real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any,
                  reverse: bool = False) -> Tensor:
-    """`function` of two real numbers, as `real`."""
+    """`function` of two real numbers, as `real`. A Python number is one of the type that this computes in, so
+    that 256 is no 0 beside integers of 8 bits."""
     def widened(x: UOp, y: UOp) -> UOp:
         dtype = least_upper_float(x.dtype)
         wide = promote(dtype, dtypes.float32)
         return function(x.cast(wide), y.cast(wide)).cast(dtype)
 
-    return binary(name, widened, a, b, reverse)
+    number = b.item() if isinstance(b, np.generic) else b
+    if type(number) not in _NUMBERS:
+        return binary(name, widened, a, b, reverse)
+    dtype = least_upper_float(number_dtype(number, a.dtype))
+    x = a.uop.cast(promote(dtype, dtypes.float32))
+    y = x._operand(number)
+    result = function(y, x) if reverse else function(x, y)
+    return type(a).of(value_of_its_own(result.cast(dtype)), a)  # type: ignore[no-any-return]
 
 
 # --- arithmetic ---------------------------------------------------------------------------------------------
@@ -318,8 +326,8 @@ def minimum(self: Tensor, x: Operand) -> Tensor:
 
 
 def clip(self: Tensor, min_: Operand | None = None, max_: Operand | None = None) -> Tensor:
-    """Items below `min_` become `min_`, above `max_` become `max_`. NaN stays. Raises ValueError without
-    bounds.
+    """Items below `min_` become `min_`, above `max_` become `max_`. NaN stays. A number that an integer type
+    does not hold bounds it as its own end does. Raises ValueError without bounds.
 
     >>> Tensor([-2.0, 0.5, 9.0]).clip(0, 1).tolist()
     [0.0, 0.5, 1.0]
@@ -328,10 +336,15 @@ def clip(self: Tensor, min_: Operand | None = None, max_: Operand | None = None)
         raise ValueError("clip takes min_, max_ or both")
     result = self
     if min_ is not None:
-        result = binary("clip", lambda a, b: (a < b).where(b, a), result, min_)
+        result = binary("clip", lambda a, b: (a < b).where(b, a), result, _within(self.dtype, min_))
     if max_ is not None:
-        result = binary("clip", lambda a, b: (a > b).where(b, a), result, max_)
+        result = binary("clip", lambda a, b: (a > b).where(b, a), result, _within(self.dtype, max_))
     return result
+
+
+def _within(dtype: DType, bound: Operand) -> Operand:
+    is_whole = dtype.is_int and isinstance(bound, (int, np.integer)) and not isinstance(bound, bool)
+    return max(dtype.min, min(dtype.max, int(bound))) if is_whole else bound
 
 
 def lerp(self: Tensor, end: Operand, weight: Operand) -> Tensor:

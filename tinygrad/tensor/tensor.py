@@ -440,7 +440,7 @@ class Tensor(Methods):
         is_written = below_detaches(self._uop).op is Ops.ASSIGN
         # a value of its own whose items, or some of them, were computed once for several places
         is_shorter = repeats_items(view) and not repeats_items(self._shown)
-        if is_shorter or (not is_written and not view.base.storage.belongs_to(alias_set or self)):
+        if not is_written and (is_shorter or not view.base.storage.belongs_to(alias_set or self)):
             view = self._copied(view)
         if alias_set is None:
             self.uop = view
