@@ -449,13 +449,16 @@ class Tensor(Methods):
 
     def compute_whole(self) -> None:
         """Compute the value into memory that can be written to, with what others show of it."""
-        alias_set = self._aliased
-        if alias_set is None:
-            self.realize()
-        else:
-            whole = Tensor.of(alias_set.base, self)
-            alias_set.add(whole)
-            whole.realize()
+        whole = self if self._aliased is None else self._whole_value()
+        whole.realize()
+
+    def _whole_value(self) -> Tensor:
+        """A tensor for all of what this is a view of."""
+        alias_set = self._alias_set
+        assert alias_set is not None
+        whole = Tensor.of(alias_set.base, self)
+        alias_set.add(whole)
+        return whole
 
     def _copied(self, view: UOp) -> UOp:
         """Memory of its own for a tensor whose node another tensor was computed from and stands for: equal
