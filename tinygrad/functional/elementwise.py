@@ -40,8 +40,7 @@ def expand_to(x: UOp, shape: Shape) -> UOp:
 
 
 def number_dtype(number: Any, dtype: DType) -> DType:
-    """The dtype that a Python number and a tensor of `dtype` meet in. Raises OverflowError for an integer
-    that no integer type holds."""
+    """The dtype that a Python number and a tensor of `dtype` meet in, or OverflowError where none has it."""
     if dtype.is_float or isinstance(number, bool):
         return dtype
     if isinstance(number, float):
@@ -146,20 +145,17 @@ def widest_float(self: Tensor, dtype: DType) -> DType:
 
 def real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any,
                  reverse: bool = False) -> Tensor:
-    """`function` of two real numbers, as `real`. A Python number is one of the type that this computes in, so
-    that 256 is no 0 beside integers of 8 bits."""
+    """`function` of two real numbers, as `real`; a Python number is one of the type that this computes in."""
     def widened(x: UOp, y: UOp) -> UOp:
         dtype = least_upper_float(x.dtype)
         wide = promote(dtype, dtypes.float32)
         return function(x.cast(wide), y.cast(wide)).cast(dtype)
 
-    number = b.item() if isinstance(b, np.generic) else b
-    if type(number) not in _NUMBERS:
+    if type(b := b.item() if isinstance(b, np.generic) else b) not in _NUMBERS:
         return binary(name, widened, a, b, reverse)
-    dtype = least_upper_float(number_dtype(number, a.dtype))
+    dtype = least_upper_float(number_dtype(b, a.dtype))
     x = a.uop.cast(promote(dtype, dtypes.float32))
-    y = x._operand(number)
-    result = function(y, x) if reverse else function(x, y)
+    result = function(x._operand(b), x) if reverse else function(x, x._operand(b))
     return type(a).of(value_of_its_own(result.cast(dtype)), a)  # type: ignore[no-any-return]
 
 
@@ -326,8 +322,8 @@ def minimum(self: Tensor, x: Operand) -> Tensor:
 
 
 def clip(self: Tensor, min_: Operand | None = None, max_: Operand | None = None) -> Tensor:
-    """Items below `min_` become `min_`, above `max_` become `max_`. NaN stays. A number that an integer type
-    does not hold bounds it as its own end does. Raises ValueError without bounds.
+    """Items below `min_` become `min_`, above `max_` become `max_`. NaN stays. Raises ValueError without
+    bounds.
 
     >>> Tensor([-2.0, 0.5, 9.0]).clip(0, 1).tolist()
     [0.0, 0.5, 1.0]
@@ -336,15 +332,15 @@ def clip(self: Tensor, min_: Operand | None = None, max_: Operand | None = None)
         raise ValueError("clip takes min_, max_ or both")
     result = self
     if min_ is not None:
-        result = binary("clip", lambda a, b: (a < b).where(b, a), result, _within(self.dtype, min_))
+        result = binary("clip", lambda a, b: (a < b).where(b, a), self, _within(self.dtype, min_))
     if max_ is not None:
         result = binary("clip", lambda a, b: (a > b).where(b, a), result, _within(self.dtype, max_))
     return result
 
 
 def _within(dtype: DType, bound: Operand) -> Operand:
-    is_whole = dtype.is_int and isinstance(bound, (int, np.integer)) and not isinstance(bound, bool)
-    return max(dtype.min, min(dtype.max, int(bound))) if is_whole else bound
+    """A bound beyond what an integer type holds as the type's own end."""
+    return sorted((dtype.min, bound, dtype.max))[1] if dtype.is_int and type(bound) is int else bound
 
 
 def lerp(self: Tensor, end: Operand, weight: Operand) -> Tensor:

@@ -449,15 +449,13 @@ class Tensor(Methods):
 
     def compute_whole(self) -> None:
         """Compute the value into memory that can be written to, with what others show of it."""
-        whole = self if self._aliased is None else self._whole_value()
-        whole.realize()
+        (self if self._aliased is None else self._whole_value()).realize()
 
     def _whole_value(self) -> Tensor:
         """A tensor for all of what this is a view of."""
-        alias_set = self._alias_set
-        assert alias_set is not None
-        whole = Tensor.of(alias_set.base, self)
-        alias_set.add(whole)
+        assert self._alias_set is not None
+        whole = Tensor.of(self._alias_set.base, self)
+        self._alias_set.add(whole)
         return whole
 
     def _copied(self, view: UOp) -> UOp:
