@@ -355,14 +355,12 @@ def test_casts():
 
 
 def test_numbers_that_the_type_of_a_tensor_does_not_hold():
-    """Quotients are floats: 256 beside integers of 8 bits was 0 before it was one, and 70,000 in float16
-    infinite. A bool meets an integer of 40 bits in 64."""
+    """Quotients are floats: 256 beside integers of 8 bits was 0 before it was one. A bool meets an integer of
+    40 bits in 64."""
     x = np.array([1, 100, 255], np.uint8)
     close(Tensor(x) / 256, x / 256)
     close(1000 / Tensor(x), 1000 / x)
     close(Tensor(x) / -1, -x.astype(np.float32))
-    half = np.array([1, 60000], np.float16)
-    same(Tensor(half) / 1e5, (half.astype(np.float32) / 1e5).astype(np.float16))
     flags = Tensor([True, False])
     assert (flags < 2**31).tolist() == [True, True] and (flags == 2**40).tolist() == [False, False]
     assert (flags + 2**40).tolist() == [2**40 + 1, 2**40] and (flags + 2**40).dtype is dtypes.int64

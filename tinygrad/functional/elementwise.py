@@ -145,18 +145,16 @@ def widest_float(self: Tensor, dtype: DType) -> DType:
 
 def real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any,
                  reverse: bool = False) -> Tensor:
-    """`function` of two real numbers, as `real`; a Python number is one of the type that this computes in."""
+    """`function` of two real numbers, as `real`. An integer that the tensor's type has not, as uint8 has no
+    256, is one of the type that this computes in."""
     def widened(x: UOp, y: UOp) -> UOp:
         dtype = least_upper_float(x.dtype)
         wide = promote(dtype, dtypes.float32)
         return function(x.cast(wide), y.cast(wide)).cast(dtype)
 
-    if type(b := b.item() if isinstance(b, np.generic) else b) not in _NUMBERS:
-        return binary(name, widened, a, b, reverse)
-    dtype = least_upper_float(number_dtype(b, a.dtype))
-    x = a.uop.cast(promote(dtype, dtypes.float32))
-    result = function(x._operand(b), x) if reverse else function(x, x._operand(b))
-    return type(a).of(value_of_its_own(result.cast(dtype)), a)  # type: ignore[no-any-return]
+    if a.dtype.is_int and isinstance(b, (int, np.integer)) and not a.dtype.min <= b <= a.dtype.max:
+        a, b = a.cast(least_upper_float(a.dtype)), float(b)
+    return binary(name, widened, a, b, reverse)
 
 
 # --- arithmetic ---------------------------------------------------------------------------------------------
