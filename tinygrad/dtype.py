@@ -287,6 +287,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _dtype_of_python(value: Any) -> DType:
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, (list, tuple)):
         kinds = {_dtype_of_python(v) for v in value}
         if not kinds:

@@ -352,3 +352,17 @@ def test_casts():
     same(Tensor(x).bitcast(dtypes.uint32), x.view(np.uint32))
     same(Tensor(x[:4]).bitcast("uint16"), x[:4].view(np.uint16))
     same(Tensor(np.arange(8, dtype=np.uint8)).bitcast("int32"), np.arange(8, dtype=np.uint8).view(np.int32))
+
+
+def test_numbers_that_the_type_of_a_tensor_does_not_hold():
+    """Quotients are floats: 256 beside integers of 8 bits was 0 before it was one. A bool meets an integer of
+    40 bits in 64."""
+    x = np.array([1, 100, 255], np.uint8)
+    close(Tensor(x) / 256, x / 256)
+    close(1000 / Tensor(x), 1000 / x)
+    close(Tensor(x) / -1, -x.astype(np.float32))
+    flags = Tensor([True, False])
+    assert (flags < 2**31).tolist() == [True, True] and (flags == 2**40).tolist() == [False, False]
+    assert (flags + 2**40).tolist() == [2**40 + 1, 2**40] and (flags + 2**40).dtype is dtypes.int64
+    assert Tensor(x).clip(-1, 300).tolist() == x.tolist()
+    assert Tensor([-128, 5], dtype="int8").clip(-1000, 255).tolist() == [-128, 5]

@@ -346,3 +346,24 @@ def test_what_leaves_values_as_they_are_is_a_value_of_its_own(function, is_lazy)
         y = function(x)
         y += 10
         same(x, np.array([[1, 2], [3, 4]]))
+
+
+def test_numpy_integers_are_sizes_as_any_others():
+    two, x = np.int64(2), Tensor.arange(24).reshape(2, 3, 4).float()
+    results = [
+        (Tensor.arange(np.int64(3)), np.arange(3)),
+        (x.split([np.int64(1), np.int64(3)], 2)[1], x.numpy()[:, :, 1:]),
+        (x.split(two, 2)[1], x.numpy()[:, :, 2:]),
+        (x.roll((two, np.int64(1)), (0, 1)), np.roll(x.numpy(), (2, 1), (0, 1))),
+        (x.repeat(two, 1, 1), np.tile(x.numpy(), (2, 1, 1))),
+        (x.topk(two)[1], np.full((2, 3, 2), [3, 2])),
+        (x.unfold(2, two, two), x.numpy().reshape(2, 3, 2, 2)),
+        (x.unflatten(2, (two, two)), x.numpy().reshape(2, 3, 2, 2)),
+        (x.pad((two, np.int64(1))), np.pad(x.numpy(), ((0, 0), (0, 0), (2, 1)))),
+        (x.conv2d(Tensor.ones(1, 3, 2), stride=two), x.numpy().reshape(2, 3, 2, 2).sum((1, 3))[:, None]),
+        (x[0, :2, :2].matrix_power(two), np.linalg.matrix_power(x.numpy()[0, :2, :2], 2)),
+        (Tensor.randint(two, low=np.int64(3), high=np.int64(4)), np.array([3, 3])),
+    ]
+    for result, expected in results:
+        assert all(type(size) is int for size in result.shape)
+        np.testing.assert_array_equal(result.numpy(), expected)

@@ -102,3 +102,50 @@ def test_realized_says_whether_there_is_memory() -> None:
     padded = x.pad(((1, 1),))
     assert padded.uop.realized is None
     assert padded.realize().uop.realized is not x.uop.realized
+
+
+def test_writes_one_after_another_through_a_view_of_windows() -> None:
+    x = Tensor([5, 8]) * 2
+    windows = x.unfold(0, 1, 1)
+    windows -= 3
+    windows *= windows
+    assert x.tolist() == [49, 169] and windows.tolist() == [[49], [169]]
+
+
+def test_a_view_written_to_where_another_handle_is_still_to_be_written() -> None:
+    x = (Tensor([7, -8]) * 2).realize()
+    view = x[:]
+    x *= view
+    x[:] = view
+    assert x.tolist() == view.tolist() == [196, 256]
+
+
+COMPUTED: dict[str, Callable[[Tensor], Tensor]] = {
+    "a value": lambda x: x * 2,
+    "a view of a value": lambda x: (x * 2).reshape(2, 2),
+    "a part of a value": lambda x: (x * 2)[1:3],
+    "a sum": lambda x: x.cumsum(0),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("order", ["viewed first", "computed first", "neither", "view computed"])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_what_was_computed_from_is_overwritten_before_a_view_is_written_to(name: str, order: str, dtype: str
+                                                                           ) -> None:
+    x = Tensor([3, 1, 2, 4], dtype=dtype).realize()
+    expected = COMPUTED[name](Tensor([3, 1, 2, 4], dtype=dtype)).numpy()
+    expected[0] = 9
+    y = COMPUTED[name](x)
+    if order == "computed first":
+        y.realize()
+    elif order != "neither":
+        view = y[0:1]
+    if order == "view computed":
+        view.numpy()
+    x[:] = -1
+    if order in ("computed first", "neither"):
+        view = y[0:1]
+    view[0] = 9
+    np.testing.assert_array_equal(view.numpy(), expected[0:1])
+    np.testing.assert_array_equal(y.numpy(), expected)

@@ -43,15 +43,14 @@ def expand_to(x: UOp, shape: Shape) -> UOp:
 
 
 def number_dtype(number: Any, dtype: DType) -> DType:
-    """The dtype that a Python number and a tensor of `dtype` meet in. Raises OverflowError for an integer
-    that no integer type holds."""
+    """The dtype that a Python number and a tensor of `dtype` meet in, or OverflowError where none has it."""
     if dtype.is_float or isinstance(number, bool):
         return dtype
     if isinstance(number, float):
         return dtypes.default_float
     if not dtypes.int64.min <= number <= dtypes.uint64.max:
         dtypes.from_py(number)  # which says so
-    return dtypes.default_int if dtype.is_bool else dtype
+    return dtypes.from_py(number) if dtype.is_bool else dtype
 
 
 def _as_operand(name: str, x: Any) -> Any:
@@ -163,12 +162,15 @@ def widest_float(self: Tensor, dtype: DType) -> DType:
 
 def real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any,
                  reverse: bool = False) -> Tensor:
-    """`function` of two real numbers, as `real`."""
+    """`function` of two real numbers, as `real`. An integer that the tensor's type has not, as uint8 has no
+    256, is one of the type that this computes in."""
     def widened(x: UOp, y: UOp) -> UOp:
         dtype = least_upper_float(x.dtype)
         wide = promote(dtype, dtypes.float32)
         return function(x.cast(wide), y.cast(wide)).cast(dtype)
 
+    if a.dtype.is_int and isinstance(b, (int, np.integer)) and not a.dtype.min <= b <= a.dtype.max:
+        a, b = a.cast(least_upper_float(a.dtype)), float(b)
     return binary(name, widened, a, b, reverse)
 
 
@@ -345,10 +347,15 @@ def clip(self: Tensor, min_: Operand | None = None, max_: Operand | None = None)
         raise ValueError("clip takes min_, max_ or both")
     result = self
     if min_ is not None:
-        result = binary("clip", lambda a, b: (a < b).where(b, a), result, min_)
+        result = binary("clip", lambda a, b: (a < b).where(b, a), self, _within(self.dtype, min_))
     if max_ is not None:
-        result = binary("clip", lambda a, b: (a > b).where(b, a), result, max_)
+        result = binary("clip", lambda a, b: (a > b).where(b, a), result, _within(self.dtype, max_))
     return result
+
+
+def _within(dtype: DType, bound: Operand) -> Operand:
+    """A bound beyond what an integer type holds as the type's own end."""
+    return sorted((dtype.min, bound, dtype.max))[1] if dtype.is_int and type(bound) is int else bound
 
 
 def lerp(self: Tensor, end: Operand, weight: Operand) -> Tensor:

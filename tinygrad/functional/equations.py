@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from tinygrad.dtype import dtypes
 from tinygrad.functional.decompositions import (
     State,
@@ -151,7 +153,7 @@ def matrix_power(self: Tensor, n: int) -> Tensor:
     [[89, 55], [55, 34]]
     """
     check_matrix("matrix_power", self, square=True)
-    if not isinstance(n, int):
+    if not isinstance(n, (int, np.integer)):
         raise TypeError(f"matrix_power takes an integer, got {n!r}")
     square = inv(self) if n < 0 else self
     result = None

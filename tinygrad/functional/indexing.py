@@ -303,6 +303,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         number = as_written("setitem", (), self.dtype, new).to(self.device)
         self.write(index.where(number, self).uop, partly=True)
         return
+    node = self.uop  # the value may be another view, which asks for what is still to be written here
     chosen = select(self, index)
     if chosen.tensors:
         places = counting(prod(self.shape), dtypes.default_int).reshape(self.shape)
@@ -312,7 +313,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         self.write(self.flatten().scatter(0, flat, source).reshape(self.shape).uop, partly=True)
         return
     value = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
-    node, memory = self.uop, None
+    memory = None
     if not self.is_tracked and not is_unknown(value):
         self.compute_whole()
         memory = own_memory(self.uop)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinygrad.dtype import promote
 from tinygrad.functional.movement import (
     axis_of,
@@ -78,7 +80,8 @@ def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tenso
     if isinstance(sizes, Size):
         raise SizeError(f"the number of pieces of {sizes} items, of {total}, may depend on the values of "
                         "Variables; list the sizes: x.split([n, m])")
-    if isinstance(sizes, int):
+    if isinstance(sizes, (int, np.integer)):
+        sizes = int(sizes)
         if sizes <= 0:
             raise ValueError(f"split takes sizes > 0, got {sizes}")
         sizes = [min(sizes, total - start) for start in range(0, max(total, 1), sizes)]
@@ -164,7 +167,7 @@ def roll(self: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | 
     if dims is None:
         return reshape(roll(flatten(self), shifts, 0), self.shape)
     axes = [axis_of("roll", self, dim) for dim in (dims if isinstance(dims, (list, tuple)) else (dims,))]
-    counts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    counts = (int(shifts),) if isinstance(shifts, (int, np.integer)) else tuple(shifts)
     if len(counts) != len(axes):
         raise ValueError(f"roll takes a shift for each axis, got shifts {counts} and dims {axes}")
     result = self

@@ -5,9 +5,10 @@ constructor; the types are the functions' own. Those of many nodes are `memoised
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from tinygrad.compat import tensors as compat
 from tinygrad.functional import (
@@ -20,6 +21,7 @@ from tinygrad.functional import (
     elementwise,
     equations,
     error_function,
+    graph_templates,
     indexing,
     interop,
     joining,
@@ -35,12 +37,13 @@ from tinygrad.functional import (
     reduce,
     selecting,
 )
-from tinygrad.functional.graph_templates import memoised
 from tinygrad.tensor import generator
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Function = TypeVar("Function", bound=Callable[..., Any])
 Operator: TypeAlias = "Callable[[Tensor, Any], Tensor]"
 
@@ -71,6 +74,36 @@ def _along(function: Function) -> Function:
             options["axis"] = options.pop("dim")
         return function(self, *args, **options)
     return cast(Function, method)
+
+
+def _of_tensors(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, which raises TypeError where it fails because an argument is no tensor that has to be."""
+    @wraps(function)
+    def method(*args: P.args, **options: P.kwargs) -> R:
+        try:
+            return function(*args, **options)
+        except AttributeError:
+            _refuse_strangers(function, args, options)
+            raise
+    return method
+
+
+def _refuse_strangers(function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> None:
+    signature = inspect.signature(function)
+    for name, value in signature.bind(*args, **options).arguments.items():
+        parameter = signature.parameters[name]
+        several = parameter.kind is parameter.VAR_POSITIONAL
+        for v in value if several else (value,):
+            is_one = isinstance(v, Methods) or (v is None and parameter.annotation == "Tensor | None")
+            if not is_one and parameter.annotation in ("Tensor", "Tensor | None"):
+                kind = "tensors" if several or name == "self" else f"a tensor as {name}"
+                raise TypeError(f"{function.__name__.rstrip('_')} takes {kind}, got a "
+                                f"{type(v).__qualname__}; Tensor(x) makes one") from None
+
+
+def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
+    """As `graph_templates.memoised`; tensors that are none are refused by name."""
+    return graph_templates.memoised(_of_tensors(function), first)
 
 
 class Methods:
@@ -230,7 +263,7 @@ class Methods:
     repeat = memoised(joining.repeat)
     repeat_interleave = joining.repeat_interleave
     roll = memoised(joining.roll)
-    meshgrid = joining.meshgrid
+    meshgrid = _of_tensors(joining.meshgrid)
     unfold = movement.unfold
     diagonal = movement.diagonal
     diag = memoised(movement.diag)
@@ -276,13 +309,13 @@ class Methods:
     svd = decompositions.svd
     eigh = decompositions.eigh
     cholesky = decompositions.cholesky
-    solve = equations.solve
-    solve_triangular = equations.solve_triangular
-    triangular_solve = equations.solve_triangular
+    solve = _of_tensors(equations.solve)
+    solve_triangular = _of_tensors(equations.solve_triangular)
+    triangular_solve = _of_tensors(equations.solve_triangular)
     inv = equations.inv
     inverse = equations.inv
     pinv = equations.pinv
-    lstsq = equations.lstsq
+    lstsq = _of_tensors(equations.lstsq)
     det = equations.det
     slogdet = equations.slogdet
     matrix_power = equations.matrix_power
@@ -291,7 +324,7 @@ class Methods:
     gather = memoised(indexing.gather)
     scatter = memoised(indexing.scatter)
     scatter_reduce = memoised(indexing.scatter_reduce)
-    masked_select = selecting.masked_select
+    masked_select = _of_tensors(selecting.masked_select)
     nonzero = selecting.nonzero
     unique = selecting.unique
     # neural networks: convolution, pooling, normalisation, attention, losses
@@ -299,7 +332,7 @@ class Methods:
     conv_transpose2d = memoised(convolution.conv_transpose2d)
     avg_pool2d = memoised(pooling.avg_pool2d)
     max_pool2d = memoised(pooling.max_pool2d)
-    max_unpool2d = pooling.max_unpool2d
+    max_unpool2d = _of_tensors(pooling.max_unpool2d)
     interpolate = memoised(pooling.interpolate)
     batchnorm = memoised(nn.batchnorm)
     layernorm = memoised(nn.layernorm)
@@ -324,8 +357,8 @@ class Methods:
     is_param_ = compat.is_param_
     custom_kernel = compat.custom_kernel
     # gradients
-    gradient = differentiation.gradient
-    backward = differentiation.backward
+    gradient = _of_tensors(differentiation.gradient)
+    backward = _of_tensors(differentiation.backward)
     # other libraries
     data = interop.data
     from_dlpack = staticmethod(interop.from_dlpack)

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinygrad.dtype import dtypes
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import expand_to
@@ -230,10 +232,10 @@ def shrink_to(self: Tensor, shape: Any, *args: Any) -> Tensor:
 
 def _pairs(self: Tensor, padding: Any) -> list[tuple[int, int]]:
     """(before, after) for each axis, from pairs by axis or from flat sizes, last axis first as in PyTorch."""
-    padding = as_size(padding)
+    padding = int(padding) if isinstance(padding, np.integer) else as_size(padding)
     if isinstance(padding, (int, Size)):
         return [(padding, padding)] * self.ndim
-    if all(isinstance(as_size(p), (int, Size)) for p in padding):
+    if all(isinstance(as_size(p), (int, np.integer, Size)) for p in padding):
         if len(padding) % 2 or len(padding) // 2 > self.ndim:
             raise ValueError(f"pad takes (before, after) sizes for up to {self.ndim} axes, last axis first, "
                              f"got {tuple(padding)}")

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from threading import local
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinygrad.device import canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.functional.creation import to_shape
@@ -291,8 +293,9 @@ def randint(*shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike = int,
     found = to_dtype(dtype)
     if not found.is_int:
         raise TypeError(f"randint takes an integer dtype, got {found.name}")
-    if not (isinstance(low, int) and isinstance(high, int)):
+    if not (isinstance(low, (int, np.integer)) and isinstance(high, (int, np.integer))):
         raise TypeError(f"randint takes integer bounds, got low={low!r}, high={high!r}")
+    low, high = int(low), int(high)
     if not found.min <= low < high <= found.max + 1:
         raise ValueError(f"randint takes low < high within {found.name}, got low={low}, high={high}")
     sizes, place, span = to_shape("randint", shape), canonical_device(device), high - low

@@ -33,7 +33,7 @@ def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_valu
     items, chosen = self.expand(shape), mask.cast(dtypes.bool).expand(shape)
     if size is None:
         refuse_unknown_size("masked_select", "x.masked_select(mask, size=n)")
-        return items[chosen]
+        return items.flatten()[chosen.flatten()]
     places, found = _first_places(chosen, size)
     flat = items.flatten()
     return _filled(flat[places] if len(found) else flat.shrink([(0, 0)]), found, size, fill_value)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
+import numpy as np
+
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.shapes import check_movement
 
@@ -30,7 +32,7 @@ class Movement:
         if arg == same:
             return self
         check_movement(op, self.shape, arg)
-        return self.moved(op, arg)
+        return self.moved(op, _as_python(arg))
 
     def reshape(self, shape: Sequence[int]) -> Self:
         return self._moved_unless(self.shape, Ops.RESHAPE, tuple(shape))
@@ -62,3 +64,9 @@ class Movement:
         """Every nth item of each axis, from the first; from the last where the step is negative (-1
         flips)."""
         return self._moved_unless((1,) * len(self.shape), Ops.STRIDE, tuple(steps))
+
+
+def _as_python(arg: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The argument of a movement op with NumPy's integers as Python's: shapes are made of it."""
+    return tuple([_as_python(a) if type(a) is tuple else a.item() if isinstance(a, np.integer) else a
+                  for a in arg])

@@ -32,8 +32,7 @@ class AliasSet:
     """Tensors whose nodes are views of one node, `base`."""
 
     def __init__(self, first: Tensor) -> None:
-        viewed = first._uop.viewed  # movement ops on top of each other may become one: the node below stays
-        self.base = first._uop if viewed.op is Ops.CONST else viewed
+        self.base = first._uop
         self._handles: list[ref[Tensor]] = []
         self._limit = FEW
         self.add(first)

@@ -144,7 +144,7 @@ def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[U
     writes = pending_writes([t.uop for t in tensors])
     while writes:
         readers = Readers(writes)
-        waiting = [t for t in unrealized_tensors()
+        waiting = [t for t in [*unrealized_tensors(), *shared_values(readers)]
                    if id(t) not in chosen and not t._is_realized and readers.includes(t._uop)]
         for t in waiting:
             if t._may_be_invalidated:
@@ -156,6 +156,15 @@ def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[U
             break
         writes |= more
     return list(chosen.values()), writes
+
+
+def shared_values(readers: Readers) -> list[Tensor]:
+    """The values among `readers` that several live tensors are views of and none stands for: what is written
+    through one of the views needs all of it."""
+    sets = {shared: t for t in unrealized_tensors() if (shared := t._aliased) is not None}
+    return [t._whole_value() for shared, t in sets.items()
+            if storage_view(shared.base) is None and readers.includes(shared.base)
+            and all([other._uop is not shared.base for other in shared.tensors])]
 
 
 def note_realized(tensors: Sequence[Tensor]) -> None:

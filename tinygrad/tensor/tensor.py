@@ -441,7 +441,7 @@ class Tensor(Methods):
         is_written = below_detaches(self._uop).op is Ops.ASSIGN
         # a value of its own whose items, or some of them, were computed once for several places
         is_shorter = repeats_items(view) and not repeats_items(self._shown)
-        if is_shorter or (not is_written and not view.base.storage.belongs_to(alias_set or self)):
+        if not is_written and (is_shorter or not view.base.storage.belongs_to(alias_set or self)):
             view = self._copied(view)
         if alias_set is None:
             self.uop = view
@@ -450,13 +450,14 @@ class Tensor(Methods):
 
     def compute_whole(self) -> None:
         """Compute the value into memory that can be written to, with what others show of it."""
-        alias_set = self._aliased
-        if alias_set is None:
-            self.realize()
-        else:
-            whole = Tensor.of(alias_set.base, self)
-            alias_set.add(whole)
-            whole.realize()
+        (self if self._aliased is None else self._whole_value()).realize()
+
+    def _whole_value(self) -> Tensor:
+        """A tensor for all of what this is a view of."""
+        assert self._alias_set is not None
+        whole = Tensor.of(self._alias_set.base, self)
+        self._alias_set.add(whole)
+        return whole
 
     def _copied(self, view: UOp) -> UOp:
         """Memory of its own for a tensor whose node another tensor was computed from and stands for: equal
