@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
 from tinygrad.compat import tensors as compat
 from tinygrad.functional import (
     activation,
+    casts,
     comparisons,
     convolution,
     creation,
@@ -35,6 +36,7 @@ from tinygrad.functional import (
     random,
     rearrange,
     reduce,
+    running,
     selecting,
 )
 from tinygrad.tensor import generator
@@ -231,17 +233,17 @@ class Methods:
     softsign = memoised(activation.softsign)
     swish = silu
     # elementwise: casts
-    cast = elementwise.cast
-    bitcast = elementwise.bitcast
-    is_floating_point = elementwise.is_floating_point
-    bool = elementwise.to_bool
-    int = elementwise.to_int
-    long = elementwise.to_long
-    short = elementwise.to_short
-    float = elementwise.to_float
-    double = elementwise.to_double
-    half = elementwise.to_half
-    bfloat16 = elementwise.to_bfloat16
+    cast = casts.cast
+    bitcast = casts.bitcast
+    is_floating_point = casts.is_floating_point
+    bool = casts.to_bool
+    int = casts.to_int
+    long = casts.to_long
+    short = casts.to_short
+    float = casts.to_float
+    double = casts.to_double
+    half = casts.to_half
+    bfloat16 = casts.to_bfloat16
     # movement
     reshape = movement.reshape
     flatten = movement.flatten
@@ -293,11 +295,11 @@ class Methods:
     log_softmax = _along(memoised(reduce.log_softmax))
     softmin = _along(memoised(reduce.softmin))
     logsumexp = _along(memoised(reduce.logsumexp))
-    cumsum = _along(memoised(reduce.cumsum))
-    cumprod = _along(memoised(reduce.cumprod))
-    cummax = _along(memoised(reduce.cummax))
-    cummin = _along(memoised(reduce.cummin))
-    logcumsumexp = _along(memoised(reduce.logcumsumexp))
+    cumsum = _along(memoised(running.cumsum))
+    cumprod = _along(memoised(running.cumprod))
+    cummax = _along(memoised(running.cummax))
+    cummin = _along(memoised(running.cummin))
+    logcumsumexp = _along(memoised(running.logcumsumexp))
     sort = memoised(reduce.sort)
     argsort = memoised(reduce.argsort)
     topk = memoised(reduce.topk)

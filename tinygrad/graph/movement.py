@@ -66,7 +66,12 @@ class Movement:
         return self._moved_unless((1,) * len(self.shape), Ops.STRIDE, tuple(steps))
 
 
+_WHOLE = frozenset({int})
+
+
 def _as_python(arg: tuple[Any, ...]) -> tuple[Any, ...]:
     """The argument of a movement op with NumPy's integers as Python's: shapes are made of it."""
+    if _WHOLE.issuperset(map(type, arg)):
+        return arg
     return tuple([_as_python(a) if type(a) is tuple else a.item() if isinstance(a, np.integer) else a
                   for a in arg])

@@ -24,6 +24,52 @@ MOST_PRINTED_BYTES = 1 << 20
 """What is copied from a device to print some of it."""
 
 
+def numpy(self: Tensor) -> np.ndarray[Any, Any]:
+    """The values as a new NumPy array (bfloat16 and fp8 as ml_dtypes' types)."""
+    constant, shape = constant_value(self._result), shape_value(self.shape)
+    if constant is not None or prod(shape) == 0:
+        return np.full(shape, 0 if constant is None else constant, self.dtype.numpy)
+    return np.asarray(items_in(self, values_read(self)), order="C")
+
+
+def tolist(self: Tensor) -> Any:
+    """The values as (nested) lists of Python numbers; a single number for a 0-d tensor."""
+    return numpy(self).tolist()
+
+
+def item(self: Tensor) -> Any:
+    """The value of a tensor of one item, as a Python number."""
+    if prod(shape_value(self.shape)) != 1:
+        raise RuntimeError(f"item() takes a tensor of one item, this one has shape {self.shape}")
+    constant = constant_value(self._result)
+    return values_read(self)[0].item() if constant is None else numpy(self).item()
+
+
+def as_float(self: Tensor) -> float:
+    """`float(x)` of a tensor of one item."""
+    return float(item(self))
+
+
+def as_int(self: Tensor) -> int:
+    """`int(x)` of a tensor of one item."""
+    return int(item(self))
+
+
+def as_bool(self: Tensor) -> bool:
+    """`bool(x)` of a tensor of one item. Raises RuntimeError for others."""
+    if prod(shape_value(self.shape)) != 1:
+        raise RuntimeError(f"the truth of a tensor of shape {self.shape} is ambiguous; use .any() or "
+                           ".all()")
+    return bool(item(self))
+
+
+def as_index(self: Tensor) -> int:
+    """A tensor of one integer where Python takes an index. Raises TypeError for others."""
+    if self.dtype.is_float or prod(shape_value(self.shape)) != 1:
+        raise TypeError(f"an index is a tensor of one integer, got {self.dtype} of shape {self.shape}")
+    return int(item(self))
+
+
 def values_read(self: Tensor) -> np.ndarray[Any, Any]:
     """The items in row-major order, as a new flat array."""
     capture = check_reading(self._result)

@@ -1,12 +1,14 @@
 """`Tensor`, what the user writes: a mutable handle on one node of an immutable graph.
 
-Methods build nodes and compute nothing, until a value is asked for (`realize`, `numpy`, `item`). Here are the
-state (node, gradient, device), computing, reading and writing; `functional/` has what tensors can do, a
-family a module, bound by `functional/methods.py`. Next on the path: `graph/uop.py`, the nodes.
+Every method builds nodes and computes nothing, until a value is asked for (`realize`, `numpy`, `item`). This
+module holds the state (node, gradient, device), computing, reading and writing. What tensors can do is in
+`functional/`, one family a module; `functional/methods.py` binds those functions as methods and is the index
+of the interface. Next on the path: `graph/uop.py`, the nodes.
 
-Leaves. A tensor is a leaf where its node is memory (a BUFFER, reshaped at most), memory about to be written
-(ASSIGN), or a constructor's expression with an identity, DETACH(leaf). `backward` gives `.grad` to live
-leaves of the graph and results that depend on none, unless `requires_grad=False`, and where it is True.
+Leaves. A tensor is a leaf where its node is memory (a BUFFER, reshaped at most), memory about to be
+overwritten (ASSIGN), or a constructor's expression marked with an identity, DETACH(leaf). `backward` gives
+`.grad` to the live leaves in the graph and to results that depend on none of them, except those with
+`requires_grad=False`, and to results that set `requires_grad=True`.
 """
 from __future__ import annotations
 
@@ -26,7 +28,6 @@ from tinygrad.functional.methods import Methods
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.leaf_tensors import (
     below_detaches,
-    constant_value,
     depends_on_leaf,
     is_leaf,
     own_memory,
@@ -36,13 +37,13 @@ from tinygrad.graph.leaf_tensors import (
 from tinygrad.graph.node_flags import COSTLY, LEAF, MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Cut, Devices, Placement, Sharding
-from tinygrad.graph.sizes import Size, largest_shape, shape_value
+from tinygrad.graph.sizes import Size, largest_shape
 from tinygrad.graph.template import expanded
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import engine_lock, exclusive, prod
 from tinygrad.schedule.items import ScheduledSteps, ScheduleItem
 from tinygrad.schedule.sharded_results import layout_of
-from tinygrad.tensor import writing
+from tinygrad.tensor import reading, writing
 from tinygrad.tensor.aliasing import AliasSet
 from tinygrad.tensor.history import LOOKS
 from tinygrad.tensor.hostdata import array_of, memory_of
@@ -57,7 +58,6 @@ from tinygrad.tensor.live import (
     with_pending_readers,
 )
 from tinygrad.tensor.modes import no_grad, test, train
-from tinygrad.tensor.reading import items_in, known_values, values_read
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -359,7 +359,7 @@ class Tensor(Methods):
 
     def __repr__(self) -> str:
         """Device, dtype and shape, and the values where they are known; printing never computes."""
-        values = known_values(self)
+        values = reading.known_values(self)
         text = "lazy" if values is None else np.array2string(values, threshold=8, edgeitems=2, separator=", ")
         return f"<Tensor {self.device} {self.dtype.name} {self.shape} {text}>"
 
@@ -495,40 +495,13 @@ class Tensor(Methods):
         found = [gradient for reference in self._left_together if (gradient := reference()) is not None]
         return [g for g in found if not g._given_up and g._may_be_invalidated <= self._may_be_invalidated]
 
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """The values as a new NumPy array (bfloat16 and fp8 as ml_dtypes' types)."""
-        constant, shape = constant_value(self._result), shape_value(self.shape)
-        if constant is not None or prod(shape) == 0:
-            return np.full(shape, 0 if constant is None else constant, self.dtype.numpy)
-        return np.asarray(items_in(self, values_read(self)), order="C")
-
-    def tolist(self) -> Any:
-        """The values as (nested) lists of Python numbers; a single number for a 0-d tensor."""
-        return self.numpy().tolist()
-
-    def item(self) -> Any:
-        """The value of a tensor of one item, as a Python number."""
-        if prod(shape_value(self.shape)) != 1:
-            raise RuntimeError(f"item() takes a tensor of one item, this one has shape {self.shape}")
-        constant = constant_value(self._result)
-        return values_read(self)[0].item() if constant is None else self.numpy().item()
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __bool__(self) -> bool:
-        if prod(shape_value(self.shape)) != 1:
-            raise RuntimeError(f"the truth of a tensor of shape {self.shape} is ambiguous; use .any() or "
-                               ".all()")
-        return bool(self.item())
-
-    def __index__(self) -> int:
-        if self.dtype.is_float or prod(shape_value(self.shape)) != 1:
-            raise TypeError(f"an index is a tensor of one integer, got {self.dtype} of shape {self.shape}")
-        return int(self.item())
+    numpy = reading.numpy
+    tolist = reading.tolist
+    item = reading.item
+    __float__ = reading.as_float
+    __int__ = reading.as_int
+    __bool__ = reading.as_bool
+    __index__ = reading.as_index
 
     # --- writing --------------------------------------------------------------------------------------------
 

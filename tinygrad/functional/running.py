@@ -1,0 +1,187 @@
+"""Running sums, products and extrema: each item becomes the reduction of all up to it.
+
+In: a tensor and an axis. Out: a reduction over windows that end at each item, which cores compute as a
+recurrence (`codegen/opt/scan.py`), and in blocks where that is not possible.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tinygrad.device import Device
+from tinygrad.dtype import DType, dtypes, least_upper_float, promote, sum_dtype
+from tinygrad.functional.elementwise import order_reversed
+from tinygrad.functional.mathematics import log_node
+from tinygrad.functional.movement import axis_of, copied, rows_of_windows
+from tinygrad.functional.reduce import positions
+from tinygrad.graph.elementary import exponential
+from tinygrad.graph.leaf_tensors import with_gradient_of
+from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size, largest_shape
+from tinygrad.graph.uop import UOp
+from tinygrad.helpers import ceildiv, prod
+from tinygrad.schedule.split import runs_blocks
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+SCAN_BLOCK = 32
+"""Items that a running reduction takes in one step. Longer axes are cut into blocks of this many on devices
+of blocks of threads, and where it is no recurrence of one operation (with 256, the running sums of 1024 rows
+of 1024 took four times as long, of a million items five times)."""
+
+Fold = Callable[[UOp], UOp]
+"""Reduces the last axis of a node, which stays with size 1."""
+
+
+def _scan(x: UOp, fold: Fold, combine: Callable[[UOp, UOp], UOp], identity: float) -> UOp:
+    """Item i becomes the fold of items 0 to i of the last axis.
+
+    A short axis: fold over windows that end at each item, `identity` in front. A long one: each block by
+    itself, then the fold of all blocks before (this, of the blocks' totals), combined; n log n work in all.
+    """
+    *lead, size = x.shape
+    if isinstance(size, Size):  # as many as there may be: what comes behind the items changes none of them
+        room = largest_shape(x.shape)[-1] - size
+        padded = x.pad([(0, 0)] * len(lead) + [(0, room)])
+        return _scan(padded, fold, combine, identity).shrink([*((0, n) for n in lead), (0, size)])
+    if size <= SCAN_BLOCK:
+        return _whole_scan(x, fold, identity)
+    blocks = ceildiv(size, SCAN_BLOCK)
+    tail = [(0, 0)] * len(lead) + [(0, blocks * SCAN_BLOCK - size)]
+    filled = UOp.const(True, dtypes.bool, x.shape).pad(tail).where(x.pad(tail), identity)
+    within = _scan(filled.reshape((*lead, blocks, SCAN_BLOCK)), fold, combine, identity)
+    whole = [(0, n) for n in lead]
+    totals = within.shrink((*whole, (0, blocks), (SCAN_BLOCK - 1, SCAN_BLOCK))).reshape((*lead, blocks))
+    upto = _scan(totals, fold, combine, identity)
+    shift = [(0, 0)] * len(lead) + [(1, 0)]
+    before = upto.shrink((*whole, (0, blocks - 1)))
+    before = UOp.const(True, dtypes.bool, before.shape).pad(shift).where(before.pad(shift), identity)
+    joined = combine(before.reshape((*lead, blocks, 1)).expand(within.shape), within)
+    return joined.reshape((*lead, blocks * SCAN_BLOCK)).shrink((*whole, (0, size)))
+
+
+def _whole_scan(x: UOp, fold: Fold, identity: float) -> UOp:
+    """`_scan`, by windows that end at each item, `identity` in front."""
+    *lead, size = x.shape
+    pads = [(0, 0)] * len(lead) + [(size - 1, 0)]
+    padded = x.pad(pads)
+    if identity != 0:
+        padded = UOp.const(True, dtypes.bool, x.shape).pad(pads).where(padded, identity)
+    return fold(rows_of_windows(padded, size, size)).reshape(x.shape)
+
+
+def _scan_by(op: Ops, x: UOp, identity: float) -> UOp:
+    """`_scan` of one operation. Cores take one item after the other (`codegen/opt/scan.py`), and what they
+    find is stored: whoever looked back at a window would compute it anew."""
+    fold = _fold_with(op)
+    size = x.shape[-1]
+    device = x.device[0] if isinstance(x.device, tuple) else x.device
+    in_blocks = _scan(x, fold, lambda a, b: a.alu(op, b), identity)
+    if isinstance(size, Size) or size <= SCAN_BLOCK or runs_blocks(device):
+        return in_blocks
+    items = x.detach()
+    if identity != 0 and x.viewed.op is not Ops.BUFFER:  # else windows' ends would be stored among the items
+        items = items.contiguous()
+    # a million roundings one after the other; blocks have 32, then few
+    is_rounded = op is Ops.ADD and x.dtype is dtypes.float32
+    has_wider = Device[device or Device.DEFAULT].has_dtype(dtypes.float64)
+    wide = dtypes.float64 if is_rounded and has_wider else x.dtype
+    found = _whole_scan(items.cast(wide), fold, identity).cast(x.dtype).contiguous()
+    return found.with_gradient((x,), _from_the_end) if op is Ops.ADD else with_gradient_of(in_blocks, found)
+
+
+def _from_the_end(gradient: UOp, node: UOp) -> tuple[UOp]:
+    """The gradient of running sums: its running sums from the last item on."""
+    return (_reversed(_scan_by(Ops.ADD, _reversed(gradient), 0)),)
+
+
+def _reversed(x: UOp) -> UOp:
+    return x.stride([1] * (len(x.shape) - 1) + [-1])
+
+
+def _cumulative(name: str, self: Tensor, axis: int, dtype: DType, scan: Callable[[UOp], UOp]) -> Tensor:
+    """What `scan` makes of the last axis, along any."""
+    along = axis_of(name, self, axis)
+    if prod(self.shape) == 0 or self.ndim == 0:
+        return copied(self, self.uop.cast(dtype))
+    last = self.uop.cast(dtype).permute([i for i in range(self.ndim) if i != along] + [along])
+    scanned = scan(last)
+    order = [i if i < along else i - 1 for i in range(self.ndim)]
+    order[along] = self.ndim - 1
+    return copied(self, scanned.permute(order))
+
+
+def _fold_with(op: Ops) -> Fold:
+    return lambda x: x.reduce(op, (len(x.shape) - 1,))
+
+
+def cumsum(self: Tensor, axis: int = 0) -> Tensor:
+    """The running sum: item i is the sum of items 0 to i along the axis. The shape is that of the tensor, the
+    dtype that of its sum.
+
+    >>> Tensor([1, 2, 3]).cumsum().tolist()
+    [1, 3, 6]
+    """
+    kind = sum_dtype(self.dtype)
+    wide = promote(kind, dtypes.float32) if kind.is_float else kind
+    return _cumulative("cumsum", self, axis, wide, lambda x: _scan_by(Ops.ADD, x, 0)).cast(kind)
+
+
+def cumprod(self: Tensor, axis: int) -> Tensor:
+    """The running product: item i is the product of items 0 to i along the axis, in the dtype that a sum has.
+
+    >>> Tensor([1, 2, 3]).cumprod(0).tolist()
+    [1, 2, 6]
+    """
+    kind = sum_dtype(self.dtype)
+    wide = promote(kind, dtypes.float32) if kind.is_float else kind
+    return _cumulative("cumprod", self, axis, wide, lambda x: _scan_by(Ops.MUL, x, 1)).cast(kind)
+
+
+def cummax(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
+    """(the running maximum, the position of its last occurrence so far).
+
+    >>> values, places = Tensor([1, 3, 2]).cummax()
+    >>> values.tolist(), places.tolist()
+    ([1, 3, 3], [0, 1, 1])
+    """
+    along = axis_of("cummax", self, axis)
+    if prod(self.shape) == 0 or self.ndim == 0:
+        return self, self.zeros_like(dtype=dtypes.default_int)
+
+    def running(x: Tensor) -> Tensor:
+        return _cumulative("cummax", x, along, x.dtype, lambda x: _scan_by(Ops.MAX, x, x.dtype.min))
+
+    values = running(self)
+    x, largest = self.uop.detach(), values.uop.detach()
+    places = (x.eq(largest) | x.ne(x)).where(positions(self, along), 0)
+    return values, running(type(self).of(places, self))
+
+
+def cummin(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
+    """(the running minimum, the position of its last occurrence so far)."""
+    values, places = cummax(type(self).of(order_reversed(self.uop), self), axis)
+    return type(self).of(order_reversed(values.uop), self), places
+
+
+def logcumsumexp(self: Tensor, axis: int = 0) -> Tensor:
+    """The logarithm of the running sum of e^x, without overflow."""
+    kind = least_upper_float(self.dtype)
+
+    def fold(x: UOp) -> UOp:
+        last = (len(x.shape) - 1,)
+        largest = x.detach().reduce(Ops.MAX, last)
+        shift = largest.eq(math.inf).where(0, largest.eq(-math.inf).where(0, largest))
+        return log_node(exponential(x - shift.expand(x.shape)).reduce(Ops.ADD, last)) + shift
+
+    def combine(a: UOp, b: UOp) -> UOp:
+        pair = [part.reshape((*part.shape, 1)).pad([(0, 0)] * len(part.shape) + [side])
+                for part, side in ((a, (0, 1)), (b, (1, 0)))]
+        first = UOp.const(True, dtypes.bool, (*a.shape, 1)).pad([(0, 0)] * len(a.shape) + [(0, 1)])
+        return fold(first.where(pair[0], pair[1])).reshape(a.shape)
+
+    wide = promote(kind, dtypes.float32)
+    return _cumulative("logcumsumexp", self, axis, wide,
+                       lambda x: _scan(x, fold, combine, -math.inf)).cast(kind)
