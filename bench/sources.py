@@ -46,9 +46,11 @@ MACHINES: dict[str, Callable[[], Renderer]] = {
     "OpenCL": lambda: BlocksRenderer(OPENCL, blocks()),
 }
 """The same on every computer, by what they are called here."""
-WITH_WORKLOADS = ("AVX-512", "Hopper")
-"""Machines that all workloads are written for; the others get the drawn programs alone."""
+WRITTEN_FOR = {"AVX-512": [name for name in FAMILIES if name != "odd"],
+               "Hopper": ["gemm", "conv", "memory", "gather", "attention", "models"]}
+"""The families whose workloads are written for a machine; others get the drawn programs alone."""
 ODD_SEEDS = (1, 2)
+"""Of the family `odd`, on each of these machines."""
 PROGRAMS = 40
 """Drawn for each machine, from seeds of its own."""
 DIFFERENCES, LINES = 3, 60
@@ -78,8 +80,8 @@ def open_device(name: str) -> SilentDevice:
 
 def programs(machine: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """What is written for a machine: names, and what realises it."""
-    if machine in WITH_WORKLOADS:
-        families = [*(FAMILIES[name] for name in FAMILIES if name != "odd"), *map(odd.drawn, ODD_SEEDS)]
+    if machine in WRITTEN_FOR:
+        families = [*map(FAMILIES.__getitem__, WRITTEN_FOR[machine]), *map(odd.drawn, ODD_SEEDS)]
         for workload in chain.from_iterable(families):
             yield workload.name, partial(one_step, workload)
     first = list(MACHINES).index(machine) * PROGRAMS
