@@ -122,3 +122,9 @@ def test_what_is_stored_is_computed_just_before() -> None:
     first, last = stores[0], stores[-1]
     after_the_first = sum(n.op is Ops.MUL and n.dtype.is_float for n in program[first:last])
     assert after_the_first >= sum(n.op is Ops.MUL and n.dtype.is_float for n in program) // 2
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float32])
+def test_an_operand_that_is_the_same_all_along_the_sum_needs_no_tile(dtype: DType) -> None:
+    [program] = programs((empty(8192, 96, 1, dtype=dtype) * empty(1, 1, 1024, dtype=dtype)).sum(1))
+    assert not [n for n in program if n.op is Ops.SHARED]
