@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, dtypes
-from tinygrad.codegen.compile import parts_of, stages_of
+from tinygrad.codegen.compile import stages_of
 from tinygrad.dtype import DType
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
@@ -23,8 +23,8 @@ def empty(*shape: int, dtype: DType = dtypes.bfloat16) -> Tensor:
 
 
 def programs(*results: Tensor) -> list[list[UOp]]:
-    return [stages_of(ast, MODEL).program for item in schedule_uops([r.uop for r in results])
-            if item.ast.op is Ops.SINK for ast in parts_of(item.ast, MODEL)]
+    return [stages_of(item.ast, MODEL).program for item in schedule_uops([r.uop for r in results])
+            if item.ast.op is Ops.SINK]
 
 
 def threads(program: list[UOp]) -> int:
