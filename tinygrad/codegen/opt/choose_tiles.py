@@ -293,10 +293,9 @@ class BlockTileChooser(Chooser):
         tile = self.best_tile(tiles, m, n, "in registers", self.machine.tiled_blocks)
         if tile is None:
             return False
-        sides = self.merged(contraction, DEPTH)
-        if len(self.operands_along(sides[2:])) < 2:
+        rows, columns, depth = self.tiled_product(*self.merged(contraction, DEPTH), tile, DEPTH)
+        if not all(self.operands_along((side, depth)) for side in (rows, columns)):
             return False  # an operand is the same for all that is summed
-        rows, columns, depth = self.tiled_product(*sides, tile, DEPTH)
         self.share(source, rows, depth, tile.parts)
         self.share(source, columns, depth, tile.parts, swizzled=ACCESS_LANES)
         self.hold(columns, tile.parts_n)
