@@ -14,6 +14,7 @@
     python -m bench scale                             several processes, beside mpi4py and PyTorch's DDP
     python -m bench recording                         what VIZ and PROFILE add to steps
     python -m bench gpu                               a GPU, beside PyTorch on it (bench/gpu.py)
+    python -m bench sources --before FOLDER           whether any kernel's source is another than there
     python -m bench --only matmul --peers torch       workloads by name, beside some peers
     python -m bench rows --peers --before FOLDER      beside an earlier checkout, and no peer
     python -m bench --json results.json --roofline roofline.png
@@ -47,6 +48,7 @@ from bench import (
     recording,
     roofline,
     scale,
+    sources,
     torch_models,
 )
 from bench.child import ChildError
@@ -305,11 +307,22 @@ def main_torch(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
+def main_sources(options: argparse.Namespace) -> int:
+    """What both checkouts write. Returns 1 where a kernel differs, 2 without another checkout."""
+    if options.before is None:
+        progress("sources are compared with an earlier checkout's: --before FOLDER")
+        return 2
+    text, is_same = sources.run_sources(options.before, options.only, progress)
+    print(text)
+    return 0 if is_same else 1
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Measure beside the peers.")
     parser.add_argument("command", nargs="?", default="rows", help="what to show",
-                        choices=[*COMMANDS, "graphs", "gpu", "onnx", "llm", "recording", "scale", "torch"])
+                        choices=[*COMMANDS, "graphs", "gpu", "onnx", "llm", "recording", "scale", "sources",
+                                 "torch"])
     parser.add_argument("families", nargs="*", metavar="family", help=f"some of {', '.join(FAMILIES)}")
     parser.add_argument("--only", metavar="TEXT", action="append", help="workloads whose name contains TEXT")
     parser.add_argument("--peers", nargs="*", choices=PEERS, help="peers to measure (default: all set up)")
@@ -317,7 +330,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--burst", type=float, default=0.3, help="seconds of a turn (default 0.3)")
     parser.add_argument("--threads", type=int, default=usable_cores(), help="threads of each peer")
     parser.add_argument("--before", type=Path, metavar="FOLDER",
-                        help="of rows: an earlier checkout, measured beside this one")
+                        help="of rows and sources: an earlier checkout, measured beside this one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every time to FILE")
     parser.add_argument("--device", default="CUDA", help="of gpu: this library's device (default CUDA)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="of scale: processes (default 2)")
@@ -345,6 +358,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return main_recording(options)
     if options.command == "scale":
         return main_scale(options)
+    if options.command == "sources":
+        return main_sources(options)
     unknown = [family for family in options.families if family not in FAMILIES]
     if unknown:
         line.error(f"no family named {', '.join(unknown)}; there are {', '.join(FAMILIES)}")

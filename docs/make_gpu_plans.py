@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.gpu_rows import FULL
 from tinygrad import Context, Tensor, dtypes
-from tinygrad.codegen.compile import parts_of, stages_of
+from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.opts import MMA, Attention, OnlineSoftmax, Row, Scatter, Stage, Tighten
 from tinygrad.engine.realize import schedule_uops
@@ -207,8 +207,8 @@ COLUMNS = ("kernel", "blocks x threads", "plan", "registers", "spilled", "shared
 def kernels_of(tensors: Sequence[Tensor]) -> Iterator[list[str]]:
     """A row of the table for each kernel, without its name."""
     for item in schedule_uops([t.uop for t in tensors]):
-        for ast in parts_of(item.ast, item.device) if item.ast.op is Ops.SINK else ():
-            stages = stages_of(ast, item.device)
+        if item.ast.op is Ops.SINK:
+            stages = stages_of(item.ast, item.device)
             launch = launch_of(stages.program)
             renderer = cuda_renderer(HOPPER, HOPPER_SHARED_BYTES)
             registers, spilled = resources(renderer.render("kernel", stages.program))

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from bench import __main__ as bench_command
-from bench import recording, scale, scale_picture, torch_models
+from bench import recording, scale, scale_picture, sources, torch_models
 from bench.__main__ import chosen_workloads, main, timed_rows
+from bench.drawn_programs import drawn_results
 from bench.gpu import Measured, run_gpu
 from bench.gpu import table as gpu_table
 from bench.gpu_rows import SMALL, GPURow, all_rows, product
@@ -53,6 +54,7 @@ from bench.workloads.base import drawn_weights
 from bench.workloads.models import sizes
 from tinygrad import GlobalCounters, Tensor, observer
 from tinygrad.device.limits import Limits
+from tinygrad.graph.printing import format_graph
 from tinygrad.nn.state import get_parameters
 from tinygrad.viz.session import Session
 
@@ -171,6 +173,21 @@ def test_first_calls_are_seconds() -> None:
     lines = cells(first_call_table(rows, [OURS, "torch"]))
     assert lines[0] == ["seconds of the first step", OURS, "torch", f"{OURS}, again"]
     assert lines[1:] == [["net", "2.00", "1.23", "0.50"], ["other", "-", "1.00", "-"]]
+
+
+def test_kernels_that_one_checkout_alone_writes_differ() -> None:
+    found = sources.Comparison()
+    before = {"sources": ["a", "a", "b\nc"], "failure": ""}
+    found.add("same", before, before)
+    found.add("x", before, {"sources": ["a", "a", "b\nd"], "failure": ""})
+    found.add("y", {"sources": [], "failure": "KeyError: 1"}, {"sources": [], "failure": "KeyError: 1"})
+    assert (found.equal, found.failures) == (5, ["y: KeyError: 1"])
+    assert found.differing == ["--- x, before\n+++ x, now\n@@ -1,2 +1,2 @@\n b\n-c\n+d"]
+
+
+def test_a_seed_draws_the_same_program_again() -> None:
+    first, again = ([format_graph(t.uop) for t in drawn_results(7)] for _ in range(2))
+    assert first == again
 
 
 def test_a_first_step_is_measured_with_nothing_kept_and_then_again() -> None:

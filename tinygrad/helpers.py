@@ -325,6 +325,22 @@ def dedup(x: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(x))
 
 
+def reachable(starts: Iterable[T], following: Callable[[T], Iterable[T]]) -> dict[T, None]:
+    """These, and all that one gets to from them, each once and in the order of a walk.
+
+    >>> list(reachable([6], lambda n: [d for d in range(1, n) if n % d == 0]))
+    [6, 3, 1, 2]
+    """
+    found: dict[T, None] = {}
+    stack = list(starts)
+    while stack:
+        item = stack.pop()
+        if item not in found:
+            found[item] = None
+            stack.extend(following(item))
+    return found
+
+
 def all_same(items: Sequence[T]) -> bool:
     """Whether all items are equal; True of none."""
     return all(x == items[0] for x in items)

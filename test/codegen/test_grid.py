@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinygrad import Tensor
-from tinygrad.codegen.compile import parts_of, stages_of
+from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.grid import BLOCK_LIMITS, Grid, digits_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.measure import Workbench
@@ -157,6 +157,5 @@ def test_no_gradient_asks_for_more_threads_than_a_block_has(name, device):
     y = compute(x)
     most = Device[device].renderer.machine.block_threads
     for item in schedule_uops([y.uop, y.sum().gradient(x)[0].uop, y.square().sum().gradient(x)[0].uop]):
-        for ast in parts_of(item.ast, device):
-            launch = launch_of(stages_of(ast, device).program)
-            assert prod(launch.threads) <= most
+        launch = launch_of(stages_of(item.ast, device).program)
+        assert prod(launch.threads) <= most

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, dtypes
-from tinygrad.codegen.compile import parts_of, stages_of
+from tinygrad.codegen.compile import stages_of
 from tinygrad.dtype import DType
 from tinygrad.engine.realize import schedule_uops
 from tinygrad.graph.ops import Ops
@@ -23,8 +23,8 @@ def empty(*shape: int, dtype: DType = dtypes.bfloat16) -> Tensor:
 
 
 def programs(*results: Tensor) -> list[list[UOp]]:
-    return [stages_of(ast, MODEL).program for item in schedule_uops([r.uop for r in results])
-            if item.ast.op is Ops.SINK for ast in parts_of(item.ast, MODEL)]
+    return [stages_of(item.ast, MODEL).program for item in schedule_uops([r.uop for r in results])
+            if item.ast.op is Ops.SINK]
 
 
 def threads(program: list[UOp]) -> int:
@@ -122,3 +122,9 @@ def test_what_is_stored_is_computed_just_before() -> None:
     first, last = stores[0], stores[-1]
     after_the_first = sum(n.op is Ops.MUL and n.dtype.is_float for n in program[first:last])
     assert after_the_first >= sum(n.op is Ops.MUL and n.dtype.is_float for n in program) // 2
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float32])
+def test_an_operand_that_is_the_same_all_along_the_sum_needs_no_tile(dtype: DType) -> None:
+    [program] = programs((empty(8192, 96, 1, dtype=dtype) * empty(1, 1, 1024, dtype=dtype)).sum(1))
+    assert not [n for n in program if n.op is Ops.SHARED]

@@ -159,9 +159,8 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("device", ["CPU", "PYTHON:BLOCKS"])
 def test_a_kernel_read_back_is_as_it_was_written(device):
     for ast in asts()[:4]:
-        for part in compiling.parts_of(ast, device):
-            written = compiling.write_kernel(part, device, False)
-            assert decode(Written, encode(Written, written)) == written
+        written = compiling.write_kernel(ast, device, False)
+        assert decode(Written, encode(Written, written)) == written
 
 
 def test_a_kernel_is_written_once_for_each_device_and_kind(folder, monkeypatch):

@@ -12,16 +12,15 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tinygrad import observer
-from tinygrad.codegen.cost import NO_WORK, Estimate
+from tinygrad.codegen.cost import Estimate
 from tinygrad.codegen.kernel_cache import Written, cached_kernel, target_of
-from tinygrad.codegen.kernel_fission import kernel_groups
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.choose import choose_plan, explain_plan
 from tinygrad.codegen.opt.plan import Plan, apply_plan
@@ -48,15 +47,9 @@ class CompiledKernel:
     extent: int
     """iterations to share out over threads"""
     estimate: Estimate
-    written: tuple[tuple[UOp, Written], ...]
-    """what it was loaded from: one kernel, or several that run one after another"""
-    parts: tuple[CompiledKernel, ...] = ()
-    """those, if they are several"""
-
-    @property
-    def launches(self) -> tuple[CompiledKernel, ...]:
-        """What is started one after another: itself, or its parts."""
-        return self.parts or (self,)
+    ast: UOp
+    written: Written
+    """what it was loaded from"""
 
     def takes(self, bound: Iterable[Bound]) -> list[Bound]:
         """Of these variables, which begin with their names, those of the kernel, in the order in which it
@@ -67,7 +60,7 @@ class CompiledKernel:
     @property
     def source(self) -> str:
         """Its text, in the device's language."""
-        return "\n".join(written.source for _, written in self.written)
+        return self.written.source
 
 
 MAX_KERNELS = 8192
@@ -93,9 +86,6 @@ def compiled_kernel(ast: UOp, device: str) -> CompiledKernel:
         if kernel is not None:
             _kernels.move_to_end(key)
             return kernel
-    parts = parts_of(ast, device)
-    if len(parts) > 1:
-        return keep(key, in_sequence([compiled_kernel(part, device) for part in parts]))
     written = written_for_another(key) or write_kernel(*key[:3])
     return load_kernel(key, written, compile_source(device, written.source))
 
@@ -106,32 +96,9 @@ def written_for_another(key: Key) -> Written | None:
     for other in [name for name in Device.opened if name != device]:
         with _keeping:
             kernel = _kernels.get((ast, other, *key[2:]))
-        if kernel is not None and kernel.written[0][0] is ast and target_of(other) == target_of(device):
-            return kernel.written[0][1]
+        if kernel is not None and target_of(other) == target_of(device):
+            return kernel.written
     return None
-
-
-def parts_of(ast: UOp, device: str) -> list[UOp]:
-    """The kernels, one after another, that do what `ast` says: one, unless threads of a grid would read what
-    others write."""
-    if not Device[device].renderer.machine.has_blocks or len(ast.src) < 2:
-        return [ast]
-    groups = kernel_groups(lower(ast))
-    return [ast] if len(groups) == 1 else [UOp.sink(ast.src[i] for i in group) for group in groups]
-
-
-def in_sequence(kernels: list[CompiledKernel]) -> CompiledKernel:
-    """Kernels that run one after another, as one."""
-    variables = tuple(dict.fromkeys(v for k in kernels for v in k.variables))
-    picks = [[variables.index(v) for v in k.variables] for k in kernels]
-
-    def run(addresses: Sequence[int], values: Sequence[int], extent: int) -> None:
-        for kernel, picked in zip(kernels, picks, strict=True):
-            kernel.program(addresses, [values[i] for i in picked], kernel.extent)
-
-    return CompiledKernel("_then_".join(k.name for k in kernels), run, variables, 1,
-                          sum((k.estimate for k in kernels), NO_WORK),
-                          tuple(part for k in kernels for part in k.written), tuple(kernels))
 
 
 class KernelBar:
@@ -165,9 +132,7 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
     second. A search for plans measures one kernel at a time, while nothing else runs: then this does
     nothing."""
     settings = bool(NOOPT), 0, bool(ALLOW_TF32)
-    missing = dict.fromkeys(w for w in wanted if (*w, *settings) not in _kernels)
-    parts = ((part, device) for ast, device in missing for part in parts_of(ast, device))
-    keys = list(dict.fromkeys(key for key in ((*p, *settings) for p in parts) if key not in _kernels))
+    keys = [key for key in dict.fromkeys((*w, *settings) for w in wanted) if key not in _kernels]
     if len(keys) < 2 or BEAM:
         return
     interval = sys.getswitchinterval()
@@ -267,7 +232,7 @@ def load_kernel(key: Key, written: Written, code: Any) -> CompiledKernel:
     with observer.span("load", written.name):
         program = load_program(key[1], written, code)
     kernel = CompiledKernel(written.name, program, written.variables, written.extent, written.estimate,
-                            ((key[0], written),))
+                            key[0], written)
     if (watcher := observer.active) is not None:
         watcher.kernel_loaded(key[0], kernel, key[1], code)
     return keep(key, kernel)

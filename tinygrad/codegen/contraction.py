@@ -44,7 +44,7 @@ def factors_of(node: UOp) -> tuple[UOp, ...]:
 
 def product_in(value: UOp) -> UOp | None:
     """The MUL that `value` is, or is where its guard holds; None if there is none."""
-    if value.op is Ops.WHERE and value.src[2].op is Ops.CONST and value.src[2].arg == 0:
+    if value.op is Ops.WHERE and value.src[2].is_zero:
         value = value.src[1]
     return value if value.op is Ops.MUL else None
 

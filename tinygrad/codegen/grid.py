@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import ZERO, running_in
+from tinygrad.codegen.ranges import ZERO, iterations, running_in
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, all_of
@@ -57,7 +57,7 @@ class Digits:
     @property
     def size(self) -> int:
         """Numbers that all digits need."""
-        return int(prod(r.extent for r in (*self.fast, *self.slow))) * self.inner_size
+        return iterations((*self.fast, *self.slow)) * self.inner_size
 
     @property
     def longest(self) -> list[int]:
@@ -209,7 +209,7 @@ class Grid:
             return [number < 1]
         conditions = [self.digit[r] < (r.extent if r in ranges else 1) for r in (*chosen.fast, *chosen.slow)]
         if chosen.inner:
-            left = number // int(prod(r.extent for r in chosen.fast))
+            left = number // iterations(chosen.fast)
             conditions += self.first_of_all(chosen.inner, ranges,
                                             left % chosen.inner_size if chosen.slow else left)
         return conditions

@@ -17,19 +17,26 @@ import heapq
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from tinygrad.codegen.barriers import with_barriers
 from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
 from tinygrad.codegen.predicate import reduce_identity
-from tinygrad.codegen.ranges import ACCUMULATING, fresh_identity, row_major, separate_loops, values_of
+from tinygrad.codegen.ranges import (
+    ACCUMULATING,
+    fresh_identity,
+    iterations,
+    row_major,
+    separate_loops,
+    values_of,
+)
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.symbolic import TRUE, UNKNOWN, constant
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod, round_up
+from tinygrad.helpers import reachable, round_up
 
 FILLED_LANES = 16
 """Items of memory in which something accumulates that get their first value at once."""
@@ -197,7 +204,8 @@ class _Linearizer:
         order = {item: self.order[item] for item in items}
         loops = [item for item in items if item.op is Ops.RANGE]
         if loops:
-            free = order.keys() - _connected(loops, self.before) - _connected(loops, followers)
+            free = order.keys() - reachable(loops, self.before.__getitem__)
+            free -= reachable(loops, followers.__getitem__).keys()
             for item in sorted(free, key=self.order.__getitem__, reverse=True):
                 order[item] = min([order[f] for f in followers[item]], default=order[item])
         return order
@@ -333,7 +341,7 @@ class _Linearizer:
         if node.op is Ops.SCATTER:
             return round_up(node.arg[2], FILLED_LANES)
         values = len(values_of(node)) * node.dtype.count
-        filled = int(prod(c.extent for c in node.closed_ranges)) * values
+        filled = iterations(node.closed_ranges) * values
         return max(filled, self.reach.get(node, 0))
 
     def emit_update(self, node: UOp) -> None:
@@ -443,17 +451,6 @@ def _by_operands(updates: list[UOp]) -> list[UOp]:
         rarest = min(factors[node], key=lambda f: uses[f], default=node)
         places[node] = first.setdefault(rarest, number)
     return sorted(updates, key=lambda node: places[node])
-
-
-def _connected(starts: Iterable[UOp], ways: Mapping[UOp, Iterable[UOp]]) -> set[UOp]:
-    """These, and all that one gets to from them."""
-    found = set(starts)
-    stack = list(found)
-    while stack:
-        more = [n for n in ways.get(stack.pop(), ()) if n not in found]
-        found.update(more)
-        stack += more
-    return found
 
 
 def _name(r: UOp) -> str:

@@ -24,8 +24,7 @@ def _added(x: UOp, to: UOp) -> UOp:
     """A sum with a dot product of bytes, which adds it up itself."""
     if to.op is Ops.DP4A:
         return to.replace(src=(*to.src[:2], _added(x, to.src[2])))
-    is_nothing = to.op is Ops.CONST and to.arg == 0
-    return x if is_nothing else UOp.new(Ops.ADD, x.dtype, (x, to))
+    return x if to.is_zero else UOp.new(Ops.ADD, x.dtype, (x, to))
 
 
 byte_dots = RewriteTable("dot products of bytes", [

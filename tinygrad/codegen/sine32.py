@@ -17,7 +17,6 @@ from tinygrad.codegen.transcendental import (
     COS_RADIANS,
     SIN_RADIANS,
     _fast_two_sum,
-    _number,
     _pi,
     _sign_and_magnitude,
     _sine_and_cosine,
@@ -43,7 +42,7 @@ TAU_LOW = float(np.float32(float(2 * _pi(128) - Fraction(TAU))))
 
 def _window(start: UOp) -> list[UOp]:
     """The words of digits that begin at digit number `start`."""
-    words = [_number(w, start) for w in WORDS]
+    words = [start._operand(w) for w in WORDS]
     for skipped in (4, 2, 1):
         skip = (start & 32 * skipped).ne(0)
         words = [skip.where(words[i + skipped], w) if i + skipped < len(words) else w
@@ -55,7 +54,7 @@ def _window(start: UOp) -> list[UOp]:
 def _product(words: list[UOp], m: UOp) -> tuple[UOp, UOp]:
     """The first 64 bits after the point of 0.words * m, by bytes: m * byte + carry fits 32 bits."""
     bytes_out: list[UOp] = []
-    carry = _number(0, m)
+    carry = m._operand(0)
     for word in reversed(words):
         for place in (0, 8, 16, 24):
             total = m * (word >> place & 255) + carry
@@ -75,7 +74,7 @@ def _turns(magnitude: UOp) -> tuple[UOp, UOp, UOp, UOp]:
     high = high - (quarter << 30)
     before = (high >> 31).ne(0)
     low = before.where(0 - low, low)
-    high = before.where((high ^ 2**32 - 1) + (low.ne(0)).where(_number(0, high), _number(1, high)), high)
+    high = before.where((high ^ 2**32 - 1) + low.ne(0).where(high._operand(0), 1), high)
     first = (high >> 6).cast(dtypes.float32) * 2.0**-26
     second = (high << 18 & 2**24 - 1 | low >> 14).cast(dtypes.float32) * 2.0**-50
     third = (low & 2**14 - 1).cast(dtypes.float32) * 2.0**-64
@@ -87,17 +86,17 @@ def sin_in_32_bits(x: UOp, cosine: bool) -> UOp:
     """sin(x), or cos(x), of float32."""
     sign, magnitude = _sign_and_magnitude(x)
     near = magnitude < NEAR
-    quarter, before, turns, turns_low = _turns(near.where(_number(NEAR, x), magnitude))
-    r, r_low = _two_product(turns, _number(TAU, x))
+    quarter, before, turns, turns_low = _turns(near.where(NEAR, magnitude))
+    r, r_low = _two_product(turns, x._operand(TAU))
     r_low = turns.mulacc(TAU_LOW, turns_low.mulacc(TAU, r_low))
-    r, r_low = near.where(magnitude, r), near.where(_number(0.0, x), r_low)
-    quarter = near.where(_number(0, quarter), quarter) + int(cosine)
-    flipped = near.where(_number(0, sign), before.where(_number(2**31, sign), _number(0, sign)))
+    r, r_low = near.where(magnitude, r), near.where(0.0, r_low)
+    quarter = near.where(0, quarter) + int(cosine)
+    flipped = near.where(0, before.where(sign._operand(2**31), 0))
 
     sine, ahead = _sine_and_cosine(r, r_low, SIN, COS)
     is_ahead = (quarter & 1).ne(0)
     value = is_ahead.where(ahead, sine).bitcast(dtypes.uint32)
-    value = value ^ is_ahead.where(_number(0, flipped), flipped) ^ (quarter >> 1) << 31
+    value = value ^ is_ahead.where(0, flipped) ^ (quarter >> 1) << 31
     result = (value if cosine else value ^ sign).bitcast(dtypes.float32)
     return (magnitude < math.inf).where(result, math.nan)
 

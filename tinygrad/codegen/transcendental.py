@@ -136,13 +136,9 @@ COS_RADIANS = (0.041666666666666595, -0.0013888888888873342, 2.480158728900208e-
 """(cos(r) - 1 + r**2 / 2) / r**4 in powers of r**2 for |r| <= pi/4: relative error of cos(r) 2**-63.9."""
 
 
-def _number(value: float, like: UOp) -> UOp:
-    return UOp.const(value, like.dtype, like.shape)
-
-
 def _polynomial(x: UOp, coefficients: Sequence[float]) -> UOp:
     """Horner's rule: one MULACC a coefficient after the first."""
-    value = _number(coefficients[-1], x)
+    value = x._operand(coefficients[-1])
     for c in reversed(coefficients[:-1]):
         value = value.mulacc(x, c)
     return value
@@ -212,7 +208,7 @@ def _whole_and_fraction(x: UOp, lost: UOp | None) -> tuple[UOp, UOp]:
     one = form.bias << form.fraction
     root_half = one - 2**(form.fraction + 1) + math.isqrt(2 * 4**form.fraction)
     # the biased exponent in the low bits of 2**fraction is that float plus the exponent
-    carrier, normal = _number(2.0**form.fraction + form.bias, x), x
+    carrier, normal = x._operand(2.0**form.fraction + form.bias), x
     if lost is None:
         denormal = x < 2.0**(1 - form.bias)
         normal = denormal.where(x * 2.0**form.fraction, x)
@@ -233,9 +229,9 @@ def _logarithm(number: UOp, of_parts: Callable[[UOp, UOp], UOp]) -> UOp:
     if rest is None:
         x, lost = number, None
     else:
-        x, lost = two_sum(_number(1.0, rest), rest)
+        x, lost = two_sum(rest._operand(1.0), rest)
     finite_or_nan = (x < math.inf).where(of_parts(*_whole_and_fraction(x, lost)), x)
-    return (x > 0).where(finite_or_nan, x.ne(0).where(_number(math.nan, x), -math.inf))
+    return (x > 0).where(finite_or_nan, x.ne(0).where(x._operand(math.nan), -math.inf))
 
 
 def _log2(number: UOp) -> UOp:
@@ -341,7 +337,7 @@ def _sin_float32(x: UOp, cosine: bool) -> UOp:
     """
     sign, magnitude = _sign_and_magnitude(x)
     wide = (-magnitude if cosine else magnitude).cast(dtypes.float64)
-    words = [_number(w, wide) for w in _WORDS32]
+    words = [wide._operand(w) for w in _WORDS32]
     a, b, c, d = _select_window(words, 4, magnitude, _BOUND32, _WIDTH32, _SHIFTS32)
 
     high = wide * a
@@ -383,7 +379,7 @@ def _sin_float64(x: UOp, cosine: bool) -> UOp:
     scaled = near.where(magnitude, magnitude * 2.0**(-_WIDTH64 * _FAR))
     words = []
     for i in range(_FAR + 4):
-        word = _number(math.ldexp(_DIGITS64[i], -_WIDTH64 * i), x)
+        word = x._operand(math.ldexp(_DIGITS64[i], -_WIDTH64 * i))
         if i + _FAR < len(_DIGITS64):
             word = near.where(word, math.ldexp(_DIGITS64[i + _FAR], -_WIDTH64 * i))
         words.append(word)
@@ -405,7 +401,7 @@ def _sin_float64(x: UOp, cosine: bool) -> UOp:
     turns, turns_low = two_sum(total, (error + error2) + low)
     turns_low = turns_low + (scaled.mulacc(e, d_low) + (low_error + low_error2))
 
-    r, r_low = _two_product(turns, _number(math.tau, x))
+    r, r_low = _two_product(turns, x._operand(math.tau))
     r_low = turns_low.mulacc(math.tau, turns.mulacc(_TAU_LOW, r_low))
     sine, sine_ahead = _sine_and_cosine(r, r_low, SIN_RADIANS, COS_RADIANS)
     if not cosine:

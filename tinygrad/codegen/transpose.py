@@ -56,7 +56,7 @@ def _beside_each_other(accesses: Iterable[UOp]) -> Iterable[tuple[UOp, Jump, dic
 
 def _is_whole(node: UOp) -> bool:
     """Whether it is a LOAD from a buffer, without a condition."""
-    return node.op is Ops.LOAD and len(node.src[0].src) == 2 and node.memory.op is Ops.PARAM
+    return node.op is Ops.LOAD and node.mask is None and node.memory.op is Ops.PARAM
 
 
 def in_each_lane(value: UOp, lane: UOp) -> list[UOp]:
@@ -237,7 +237,7 @@ def stored_by_runs(stores: Sequence[UOp], vectors: Sequence[UOp], done: dict[UOp
 
 def _runs_of_stores(stores: Sequence[UOp]) -> Iterator[tuple[list[UOp], UOp]]:
     """STOREs along a lane that jumps, beside each other and as many as a power of two, and that lane."""
-    whole = [store for store in stores if len(store.src[0].src) == 2 and store.arg is None]
+    whole = [store for store in stores if store.mask is None and store.arg is None]
     for lane, jump, near in _beside_each_other(whole):
         found = {at: s for at, s in near.items() if jump.together == 1 and lane in s.src[1].ranges}
         most = min(lane.extent & -lane.extent, abs(jump.step))

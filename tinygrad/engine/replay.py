@@ -24,7 +24,7 @@ from tinygrad.codegen.cost import NO_WORK, Estimate
 from tinygrad.device import Buffer, Device, RepeatedUse
 from tinygrad.device.queue import CommandQueue, GatheredCopy, ThreadedQueue, written_and_read
 from tinygrad.dtype import dtypes
-from tinygrad.engine.copying import Transfer, transfer_of
+from tinygrad.engine.copying import transfer_of
 from tinygrad.engine.realize import Submission, allocate
 from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
@@ -76,8 +76,7 @@ class Place:
 
     def new_buffer(self, is_told: bool = True) -> Buffer:
         """New memory; `is_told` as `Buffer.allocate` takes it."""
-        spec = self.placeholder.arg
-        buffer = Buffer(spec.device, spec.size, self.placeholder.dtype)
+        buffer = Buffer(self.device, self.size, self.placeholder.dtype)
         buffer.allocate(False, self.lines, is_told)
         if self.content is not None:
             buffer.copyin(self.content.view(np.uint8).data)
@@ -241,7 +240,7 @@ class Copies:
 
 
 class StepKernel(NamedTuple):
-    """A kernel of a step, or one of several that it runs one after another."""
+    """The kernel of a step, and the variables that it takes."""
 
     step: Step
     kernel: CompiledKernel
@@ -283,37 +282,26 @@ class Replay:
         step = self.steps[number]
         if step.ast.op not in Family.TRANSFER:
             return step.device
-        source = self.device(step.places[step.outputs])
+        source = self.places[step.places[step.outputs]].device
         return Device[source].copies if Device[source].exchanges else None
-
-    def placeholder(self, place: int) -> UOp:
-        return self.places[place].placeholder
-
-    def device(self, place: int) -> str:
-        name: str = self.placeholder(place).arg.device
-        return name
-
-    def transfer(self, step: Step) -> Transfer:
-        """What this process does of a COPY or COLLECTIVE."""
-        return transfer_of(step.ast, [self.device(place) for place in step.places])
 
     def gather(self, queue: CommandQueue, numbers: Sequence[int]) -> None:
         """Make commands of these copies, each of those that do not have to wait for each other."""
         gathered: list[GatheredCopy] = []
         memory: list[tuple[int, int, int]] = []
         for step in (self.steps[number] for number in numbers):
-            own = self.transfer(step)
+            own = transfer_of(step.ast, [self.places[place].device for place in step.places])
             places = step.places[own.target], step.places[own.source]
-            target, source = map(self.placeholder, places)
-            spec, size = target.arg, target.dtype.itemsize
-            copy = GatheredCopy(spec.device, source.arg.device, *written_and_read(step.places),
-                                (places[1], own.start), spec.size, target.dtype.name, spec.size * size,
+            target, source = (self.places[place] for place in places)
+            dtype = target.placeholder.dtype
+            copy = GatheredCopy(target.device, source.device, *written_and_read(step.places),
+                                (places[1], own.start), target.size, dtype.name, target.nbytes,
                                 step.program, own.group)
             if copy.conflicts(gathered):
                 self.record_copies(queue, gathered, memory)
                 gathered, memory = [], []
             gathered.append(copy)
-            memory.append((*places, own.start * size))
+            memory.append((*places, own.start * dtype.itemsize))
         self.record_copies(queue, gathered, memory)
 
     def record_copies(self, queue: CommandQueue, gathered: Sequence[GatheredCopy],
@@ -327,8 +315,8 @@ class Replay:
         if not together:
             return
         device = self.steps[together[0]].device
-        launches = [StepKernel(self.steps[number], part, part.takes(self.steps[number].variables))
-                    for number in together for part in self.kernel(number).launches]
+        launches = [StepKernel(self.steps[number], kernel, kernel.takes(self.steps[number].variables))
+                    for number in together if (kernel := self.kernels[number]) is not None]
         recorded = Device[device].queue.record([
             (kernel.program, [self.held[p].address if p in self.held else 0 for p in step.places],
              [v.value for v in bound], kernel.extent) for step, kernel, bound in launches])
@@ -347,12 +335,6 @@ class Replay:
                 memory[used] = memory.get(used, False) or i < step.outputs
         self.runs.append(Together(device, recorded, places, variables, memory, len(together),
                                   sum((launch.kernel.estimate for launch in launches), NO_WORK)))
-
-    def kernel(self, number: int) -> CompiledKernel:
-        found = self.kernels[number]
-        if found is None:
-            raise RuntimeError(f"step {number} is a copy, not a kernel")
-        return found
 
     @functools.cached_property
     def one_command(self) -> Together | None:
@@ -411,7 +393,7 @@ def exchanged_places(places: Sequence[Place], steps: Sequence[Step]) -> set[int]
     """The INTERNAL places that copies between processes use: nothing else lies in their memory, so kernels
     need not wait for those copies."""
     copied = [step.places for step in steps if step.ast.op in Family.TRANSFER
-              and Device[places[step.places[step.outputs]].placeholder.arg.device].exchanges]
+              and Device[places[step.places[step.outputs]].device].exchanges]
     return {number for used in copied for number in used if places[number].kind is SlotKind.INTERNAL}
 
 
@@ -421,8 +403,7 @@ def internal_lifetimes(places: Sequence[Place], steps: Sequence[Step]) -> dict[s
     exchanged = exchanged_places(places, steps)
     for number, place in enumerate(places):
         if place.kind is SlotKind.INTERNAL and number not in exchanged:
-            spec, dtype = place.placeholder.arg, place.placeholder.dtype
-            on_device.setdefault(spec.device, {})[number] = spec.size * dtype.itemsize
+            on_device.setdefault(place.device, {})[number] = place.nbytes
     used = [s.places for s in steps]
     return {device: lifetimes(used, sizes) for device, sizes in on_device.items()}
 

@@ -107,11 +107,12 @@ def code_of(traces: Mapping[CallKind, Trace]) -> dict[str, bytes]:
     with recorded() as code:
         for kind, trace in traces.items():
             for step, kernel in zip(trace.engine.steps, trace.engine.kernels, strict=True):
-                for ast, written in () if kernel is None else kernel.written:
-                    compile_source(step.device, written.source)
-                    name = kernel_key(ast, step.device, kind.plain)
-                    if name is not None:
-                        code[name] = encode(Written, written)
+                if kernel is None:
+                    continue
+                compile_source(step.device, kernel.source)
+                name = kernel_key(kernel.ast, step.device, kind.plain)
+                if name is not None:
+                    code[name] = encode(Written, kernel.written)
     return code
 
 

@@ -12,7 +12,7 @@ from math import fsum
 from operator import or_
 from typing import NamedTuple
 
-from tinygrad.codegen.indexing import loops_over
+from tinygrad.codegen.indexing import loops_over, range_extents
 from tinygrad.codegen.lower import parameter, value_at
 from tinygrad.dtype import dtypes
 from tinygrad.graph.attributes import Synthesized
@@ -164,7 +164,7 @@ def _lowers_without_loop(reduce: UOp) -> bool:
     return not any(n.op is Ops.REDUCE for n in value_at(reduce, loops_over(reduce.shape)).toposort())
 
 
-class Work:
+class Work(dict[UOp, float]):
     """For a node, the operations that computing one item of it again costs; found when it is asked for.
 
     Each operation of its cone counts once, down to memory and to reduces, which are decided about on their
@@ -173,18 +173,17 @@ class Work:
     """
 
     def __init__(self) -> None:
-        self.known: dict[UOp, float] = {}
+        super().__init__()
         self.cones: dict[UOp, frozenset[UOp] | None] = {}
 
-    def __getitem__(self, node: UOp) -> float:
-        if node not in self.known:
-            self.known[node] = self.found(node)
-        return self.known[node]
+    def __missing__(self, node: UOp) -> float:
+        self[node] = work = self.found(node)
+        return work
 
     def found(self, node: UOp) -> float:
         """The work of a node, from its cone."""
         if runs_loop(node):
-            count = prod(node.src[0].shape[a] for a in node.arg[1])
+            count = prod(range_extents(node))
             # the sums of blocks are computed wherever what scales them is
             blocks = [] if is_block_product(node) else [self[n] for n in self.reduces_below(node.src[0])
                                                         if is_block_product(n)]

@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tinygrad import observer
+from tinygrad.codegen.kernel_fission import kernel_groups
+from tinygrad.codegen.lower import lower
 from tinygrad.device import Device
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import AxisOrder, Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import reachable
 from tinygrad.schedule.copies import computing_device, contiguous_part, is_computed, transfer
 from tinygrad.schedule.cost import BOUNDARIES
 from tinygrad.schedule.dynamic_slice import SliceStart, dynamic_slice, dynamic_slices, is_dynamic_slice
@@ -26,6 +29,7 @@ from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, in_own_memory, over_memory
 from tinygrad.schedule.order import ordered_kernels
 from tinygrad.schedule.simplify import simplified_graph
+from tinygrad.schedule.split import runs_blocks
 
 
 class BoundVariable(NamedTuple):
@@ -130,7 +134,7 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     plan = _ScheduleWriter(nodes, fusion, in_order)
     schedule = Schedule()
     for kernel in order:
-        items = plan.items_of(kernel)
+        items = [launch for item in plan.items_of(kernel) for launch in launches_of(item)]
         if (watcher := observer.active) is not None:
             lines = watcher.lines_of(plan.inside(kernel), kernel.outputs, len(items))
             items = [item._replace(lines=lines) for item in items]
@@ -140,6 +144,15 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     held = {node: node.src[0] if node.op is Ops.ASSIGN else view for node, view in plan.buffer_of.items()}
     schedule.views = {original: over_memory(node, held) or node for original, node in results.items()}
     return schedule
+
+
+def launches_of(item: ScheduleItem) -> list[ScheduleItem]:
+    """The steps, one after another, that do what a step says: one, unless threads of a grid would read what
+    others write."""
+    if item.ast.op is not Ops.SINK or len(item.ast.src) < 2 or not runs_blocks(item.device):
+        return [item]
+    return [item._replace(ast=UOp.sink(item.ast.src[number] for number in group))
+            for group in kernel_groups(lower(item.ast))]
 
 
 def _where_asked(value: UOp, original: UOp) -> UOp:
@@ -207,18 +220,9 @@ def _stored_form(sink: UOp) -> UOp:
 
 def _stored_inside(outputs: list[UOp]) -> list[UOp]:
     """What is assigned or made contiguous below `outputs`, and so has a value of its own after them."""
-    found: dict[UOp, None] = {}
-    seen = set(outputs)
-    pending = [source for node in outputs for source in _scheduled_sources(node)]
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node.op in (Ops.ASSIGN, Ops.CONTIGUOUS) and node.realized_view is None:
-            found[node] = None
-        pending.extend(_scheduled_sources(node))
-    return list(found)
+    own = set(outputs)
+    return [node for node in reachable(outputs, _scheduled_sources) if node not in own
+            and node.op in (Ops.ASSIGN, Ops.CONTIGUOUS) and node.realized_view is None]
 
 
 def _scheduled_sources(node: UOp) -> tuple[UOp, ...]:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
+from tinygrad.codegen.ranges import iterations
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -52,8 +53,8 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
         while behind and behind[0] > 0 and axes[behind[0] - 1] in shared:
             behind.insert(0, behind[0] - 1)  # a convolution's groups: all its channels side by side
         return tuple(sorted(range(len(shape)), key=behind.__contains__))
-    loads = sorted((a for a in accesses if a.node.op is Ops.LOAD and a.node.src[0].src[0].op is Ops.PARAM),
-                   key=lambda a: -int(a.node.src[0].src[0].arg[1]))
+    loads = sorted((a for a in accesses if a.node.op is Ops.LOAD and a.node.memory.op is Ops.PARAM),
+                   key=lambda a: -int(a.node.memory.arg[1]))
     for load in loads:
         steps = [None if r is None else load.step(r) for r in axes]
         if all(r is None or step for r, step in zip(axes, steps, strict=True)):
@@ -110,18 +111,13 @@ def _known_to_weights(store: MemoryAccess) -> tuple[frozenset[UOp], frozenset[UO
         contraction = contraction_of(node)
         if contraction is None or node.ranges != frozenset(store.node.closed_ranges):
             continue
-        sides = (contraction.left, contraction.right)
+        sides = contraction.sides
         shared = node.ranges - sides[0] - sides[1]
         if len(sides[0]) != len(sides[1]):
             return min(sides, key=len), shared
         if shared:
             continue
-        sizes = [_items_read(s) for s in contraction.factors]
+        sizes = [iterations(s.ranges) for s in contraction.factors]
         if 2 * min(sizes) <= max(sizes):
             return sides[0] if sizes[0] < sizes[1] else sides[1], shared
     return None
-
-
-def _items_read(operand: UOp) -> int:
-    """Items that an operand has over all loops it changes with."""
-    return int(prod(r.extent for r in operand.ranges))

@@ -26,7 +26,7 @@ from tinygrad.codegen.lower import value_at
 from tinygrad.dtype import dtypes
 from tinygrad.graph.elementary import argument_of_exponential
 from tinygrad.graph.ops import Family, Ops
-from tinygrad.graph.symbolic import TRUE, conjuncts, linear_terms
+from tinygrad.graph.symbolic import TRUE, conjuncts, is_index_less, linear_terms
 from tinygrad.graph.uop import UOp
 
 
@@ -166,22 +166,16 @@ def _lets_rows_through(mask: UOp, axes: tuple[int, ...] | None) -> bool:
         return False
     loops = loops_over(mask.shape)
     conditions = list(conjuncts(value_at(mask, loops)))
-    bounds = [b for c in conditions if (b := _difference(c)) is not None]
+    bounds = [c.src[0] - c.src[1] for c in conditions if is_index_less(c)]
     if not bounds:
         return False
     return axes is None or any(_holds_at(conditions, loops[axis], place) for axis in axes
                                for place in _likely_places(bounds, loops[axis]))
 
 
-def _difference(condition: UOp) -> UOp | None:
-    """The index that is negative where a condition holds; None for what is no bound of loops."""
-    if condition.op is Ops.CMPLT and condition.src[0].dtype is dtypes.index:
-        return condition.src[0] - condition.src[1]
-    return None
-
-
 def _likely_places(bounds: Iterable[UOp], loop: UOp) -> Iterator[UOp]:
-    """Iterations of a loop that bounds may let through."""
+    """Iterations of a loop that bounds, indices that are negative where something is let through, may
+    name."""
     yield ZERO
     yield loop.src[0] - 1
     for difference in bounds:

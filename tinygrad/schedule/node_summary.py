@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 from tinygrad.codegen.indexing import Access, reduce_depth
@@ -180,8 +181,8 @@ class GraphSummary:
     def __init__(self, order: Sequence[UOp]) -> None:
         self.attention_of = fused_attentions(order)
         self.compared = compared_sums(order)
-        self.known: dict[tuple[Any, ...], NodeSummary] = {}
-        """by all that they are made from"""
+        summary_of = cache(NodeSummary)
+        """one for all that have the same fields"""
         self.view_maps: dict[tuple[Any, ...], ViewMap] = {}
         self.view_map_by: dict[UOp, ViewMap] = {}
         """for each node of movement"""
@@ -195,7 +196,7 @@ class GraphSummary:
                 key = node.op, node.arg, node.src[1:], self.view_map_of(node.src[0])
                 self.view_map_by[node] = self.remembered(key, node)
             self.note_epilogue(node)
-            self.of[node] = self.shared(*self.fields(node))
+            self.of[node] = summary_of(*self.fields(node))
             if runs_loop(node):
                 self.cones[node] = Cone(node, (), frozenset((node,)))
 
@@ -222,13 +223,6 @@ class GraphSummary:
         least = min(n.dtype.itemsize for n in inside if n in self.epilogues or n is reduce)
         if node.dtype.itemsize <= least and all(edges[n] == self.readers[n] for n in inside):
             self.epilogues[node] = Epilogue(self.of[reduce], maps)
-
-    def shared(self, *fields: Any) -> NodeSummary:
-        """The summary that has these fields."""
-        found = self.known.get(fields)
-        if found is None:
-            found = self.known[fields] = NodeSummary(*fields)
-        return found
 
     def fields(self, node: UOp) -> tuple[Any, ...]:
         """Those of the summary of a node whose sources have theirs."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
+from tinygrad.codegen.indexing import range_extents
 from tinygrad.codegen.opt.subtotals import LONGEST, SUBTOTAL, WHOLE
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.device import Device
@@ -146,7 +147,7 @@ def _split_contraction(node: UOp) -> UOp | None:
     machine = core_machine(node.device)
     if machine is None:
         return None
-    products = prod(source.shape[a] for a in axes)
+    products = prod(range_extents(node))
     splits = min(ceildiv(reread_bytes(node), machine.l2_bytes // 2), products // STORED_COST)
     if splits < 2:
         panel = panel_bytes(node) if products > LONG_SUM and not weighs_by_softmax(node) else 0

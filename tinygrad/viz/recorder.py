@@ -351,11 +351,10 @@ class Recorder(Observer):
         self.kernel_of[id(kernel)] = record
 
     def record_of(self, kernel: Any, device: str) -> KernelRecord:
-        """The record of a kernel that runs; a new one where it was made before the recording, or of
-        several."""
+        """The record of a kernel that runs; a new one where it was made before the recording."""
         record = self.kernel_of.get(id(kernel))
         if record is None or record.kernel is not kernel:
-            record = KernelRecord(len(self.kernels), kernel.written[0][0], device, kernel.name, kernel)
+            record = KernelRecord(len(self.kernels), kernel.ast, device, kernel.name, kernel)
             self.kernels.append(record)
             self.kernel_of[id(kernel)] = record
         return record

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from tinygrad.codegen.opt.chooser import Chooser, tile_size
 from tinygrad.codegen.opt.lanes import MOST_VECTORS
-from tinygrad.codegen.opt.opts import ByteDot, Swap, Unroll, Upcast, Vector
+from tinygrad.codegen.opt.opts import ByteDot, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.word_bytes import byte_dots
 from tinygrad.codegen.ranges import iterations
 from tinygrad.graph.ops import Ops
@@ -53,8 +53,7 @@ class ByteDotChooser(Chooser):
         lane, rows_of_dot = sides
         outer = [r for r in self.store.closed_ranges if r not in rows_of_dot and r is not lane]
         row = max(rows_of_dot, key=lambda r: r.extent, default=None)
-        for r in reversed(outer):
-            self.take(Swap, r)
+        self.reorder(outer)
         width, around = self.width(lane), iterations(outer)
         most = MOST_VECTORS if row is None or self.machine.registers >= MANY_REGISTERS else 1
         vectors = tile_size(ceildiv(lane.extent, width), most)

@@ -294,6 +294,8 @@ class BlockTileChooser(Chooser):
         if tile is None:
             return False
         rows, columns, depth = self.tiled_product(*self.merged(contraction, DEPTH), tile, DEPTH)
+        if not all(self.operands_along((side, depth)) for side in (rows, columns)):
+            return False  # an operand is the same for all that is summed
         self.share(source, rows, depth, tile.parts)
         self.share(source, columns, depth, tile.parts, swizzled=ACCESS_LANES)
         self.hold(columns, tile.parts_n)

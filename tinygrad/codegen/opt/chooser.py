@@ -5,7 +5,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -162,7 +162,11 @@ class Chooser:
 
     def move_inside(self, loop: UOp) -> None:
         """All other loops of the first output around this one."""
-        for r in reversed([r for r in self.store.closed_ranges if r is not loop]):
+        self.reorder([r for r in self.store.closed_ranges if r is not loop])
+
+    def reorder(self, loops: Sequence[UOp]) -> None:
+        """These loops around all others that close with them, the first outermost."""
+        for r in reversed(loops):
             self.take(Swap, r)
 
     def operands_along(self, ranges: Iterable[UOp]) -> list[UOp]:

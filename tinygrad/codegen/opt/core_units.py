@@ -170,7 +170,7 @@ class CoreUnitChooser(TileChooser):
         """Whether tiles of the rows' operand can be loaded from where it lies: whole ones, of rows along
         k."""
         operand, m, k, unit = product.a, product.m, product.k, product.unit
-        if operand.op is not Ops.LOAD or len(operand.src[0].src) == 3:
+        if operand.op is not Ops.LOAD or operand.mask is not None:
             return False
         (load,) = self.loads_of(operand)
         return k.extent % unit.k == 0 and m.extent >= TILES * unit.m and load.step(k) == 1 \

@@ -15,7 +15,7 @@ from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.chooser import Alternative, Chooser, power_of_two, tile_size
 from tinygrad.codegen.opt.loop_partition import MOST_TAPS
 from tinygrad.codegen.opt.loops import is_reduce_range, is_stage_range, writes_what_it_reads
-from tinygrad.codegen.opt.opts import Accumulators, Split, Swap, Unroll, Upcast, Vector
+from tinygrad.codegen.opt.opts import Accumulators, Split, Unroll, Upcast, Vector
 from tinygrad.codegen.ranges import ZERO, iterations, loops_of, running_in
 from tinygrad.codegen.transpose import MOST_STRIDE
 from tinygrad.dtype import dtypes
@@ -201,8 +201,7 @@ class LaneChooser(Chooser):
             together, around = self.new_ranges(Split, lanes, TILES_TOGETHER)
             wanted[-2:] = [around, lines, together]
         if wanted != order:
-            for r in reversed(wanted):
-                self.take(Swap, r)
+            self.reorder(wanted)
 
     def write_out_windows(self) -> None:
         """The taps of small windows (depthwise convolution, pooling) written out, and several outputs side by

@@ -19,8 +19,9 @@ from tinygrad.codegen.predicate import mask_of
 from tinygrad.codegen.ranges import ACCUMULATING, ZERO, NewRanges, closed_within, is_plain, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.graph.symbolic import conjuncts, linear_terms
+from tinygrad.graph.symbolic import conjuncts, is_index_less, is_negation, linear_terms
 from tinygrad.graph.uop import UOp
+from tinygrad.helpers import reachable
 
 _AT_ONCE = (RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.LOCAL, RangeKind.FRAGMENT)
 """Kinds of ranges that one iteration of a loop runs through at once: the threads of a block run a loop
@@ -249,9 +250,9 @@ def span_of(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> LoopSpan | Non
 
 def below_zero(condition: UOp) -> UOp | None:
     """An index that is negative where `condition`, a comparison of index values, holds."""
-    if condition.op is Ops.CMPLT and condition.src[0].dtype.scalar is dtypes.index:
+    if is_index_less(condition):
         return _undivided(condition.src[0] - condition.src[1])
-    if condition.op is Ops.CMPNE and condition.src[1].op is Ops.CONST and condition.src[1].arg is True:
+    if is_negation(condition):
         inverse = below_zero(condition.src[0])
         return None if inverse is None else -1 - inverse
     return None
@@ -296,21 +297,16 @@ def _guarded_reads(nest: UOp) -> list[Read]:
             pending.append((node.src[0], frozenset()))
         elif node.op is Ops.STORE or node.op in ACCUMULATING:
             pending.extend((value, frozenset()) for value in values_of(node))
-    seen = set(pending)
-    reads = []
-    while pending:
-        node, masks = pending.pop()
-        if node.op in ACCUMULATING:
-            continue
-        if node.op is Ops.LOAD and node.memory.op is Ops.STAGE:
-            reads.append((node, masks))
-        sources = [(s, masks) for s in node.src]
+
+    def sources(read: Read) -> list[Read]:
+        node, masks = read
+        found = [] if node.op in ACCUMULATING else [(s, masks) for s in node.src]
         if node.op is Ops.WHERE and node.src[2].op is Ops.CONST:
-            sources[1] = node.src[1], masks.union(conjuncts(node.src[0]))
-        fresh = [source for source in sources if source not in seen]
-        seen.update(fresh)
-        pending.extend(fresh)
-    return reads
+            found[1] = node.src[1], masks.union(conjuncts(node.src[0]))
+        return found
+
+    return [(node, masks) for node, masks in reachable(pending, sources)
+            if node.op is Ops.LOAD and node.memory.op is Ops.STAGE]
 
 
 def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:

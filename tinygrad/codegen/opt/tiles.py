@@ -20,7 +20,7 @@ from tinygrad.codegen.opt.chooser import Alternative, tile_size, waste
 from tinygrad.codegen.opt.lanes import JUMP_COST, MOST_VECTORS
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import loop_around
-from tinygrad.codegen.opt.opts import Merge, Split, Swap, Unroll, Upcast, Vector
+from tinygrad.codegen.opt.opts import Merge, Split, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE, WIDEST, PanelChooser, panel_order
 from tinygrad.codegen.ranges import all_ranges, is_plain, iterations
 from tinygrad.dtype import DType
@@ -395,8 +395,7 @@ class TileChooser(PanelChooser):
         closed = product.reduce.closed_ranges
         wanted = sorted(closed, key=lambda r: -abs(largest.step(r) or 0))
         if wanted != list(closed):
-            for r in reversed(wanted):
-                self.take(Swap, r)
+            self.reorder(wanted)
 
     def row_rank(self, r: UOp) -> tuple[bool, int, int]:
         """Rows of the tile: a range whose items lie near each other, then the longest."""
