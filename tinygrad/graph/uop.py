@@ -498,10 +498,8 @@ class UOp(Walk, Operators, Movement, NestNode):
         """Whether this is all of a BUFFER in row-major order. Of memory for the largest sizes: where it is
         used up to the sizes that it has."""
         viewed = self.viewed
-        if viewed.op is not Ops.BUFFER:
-            return False
-        if self is viewed:
-            return True
+        if viewed.op is not Ops.BUFFER or self is viewed:
+            return self.op is Ops.BUFFER
         if not is_symbolic(self.shape):
             is_reshaped = self.unreshaped is viewed or (prod(self.shape) == prod(viewed.shape)
                                                         and self.st.contiguous_whole)
