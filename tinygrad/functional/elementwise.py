@@ -7,7 +7,6 @@ take integer tensors as the default float, and compute half types in float32, ro
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -113,22 +112,25 @@ def binary(name: str, op: Callable[[UOp, UOp], UOp], a: Any, b: Any, reverse: bo
     if other is not None:
         result = op(other, a.uop) if reverse else op(a.uop, other)
         return type(a).of(value_of_its_own(result), a)  # type: ignore[no-any-return]
-    if type(a) is type(b) and op.__closure__ is None:  # `op` follows from where it is written
+    if type(a) is type(b) and op.__closure__ is None and not Size.exists:  # the code says all of `op`
         converted = _of_converted.get(op.__code__)
         if converted is None:
-            converted = _of_converted.setdefault(op.__code__, memoised(partial(_convert, op), first=1))
+            converted = _of_converted[op.__code__] = memoised(_converting(op), first=1)
         return converted(name, a, b, reverse)  # type: ignore[no-any-return]
-    return _convert(op, name, a, b, reverse)
+    return _converting(op)(name, a, b, reverse)
 
 
 _of_converted: dict[CodeType, Callable[..., Any]] = {}
-"""by the code of a binary function, `_convert` of it"""
+"""by the code of a binary function, that of operands of several shapes or dtypes"""
 
 
-def _convert(op: Callable[[UOp, UOp], UOp], name: str, a: Any, b: Any, reverse: bool) -> Tensor:
+def _converting(op: Callable[[UOp, UOp], UOp]) -> Callable[[str, Any, Any, bool], Tensor]:
     """`binary` of operands of several shapes or dtypes."""
-    (x, y), tensors = operands(name, b, a) if reverse else operands(name, a, b)
-    return type(tensors[0]).of(value_of_its_own(op(x, y)), *tensors)
+    def converted(name: str, a: Any, b: Any, reverse: bool) -> Tensor:
+        (x, y), tensors = operands(name, b, a) if reverse else operands(name, a, b)
+        return type(tensors[0]).of(value_of_its_own(op(x, y)), *tensors)
+
+    return converted
 
 
 def unary(self: Tensor, op: Callable[[UOp], UOp]) -> Tensor:
