@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
 MOST_READ = 1 << 12
-"""Items up to which a view is read where it lies: `numpy()` takes 12 us for so many, 36 by a kernel (Zen 4)."""
+"""Items up to which a view is read where it lies: `numpy()` takes 12 us then, 36 by a kernel (Zen 4)."""
 MOST_PRINTED_BYTES = 1 << 20
 """What is copied from a device to print some of it."""
 
