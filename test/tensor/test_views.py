@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,3 +150,22 @@ def test_what_was_computed_from_is_overwritten_before_a_view_is_written_to(name:
     view[0] = 9
     np.testing.assert_array_equal(view.numpy(), expected[0:1])
     np.testing.assert_array_equal(y.numpy(), expected)
+
+
+@pytest.mark.parametrize("size", [6, 90], ids=["few", "many"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
+def test_views_of_memory_are_read_as_they_lie(size: int, dtype: str) -> None:
+    memory = np.arange(size * size).reshape(size, size) % 200
+    x = Tensor(memory.astype(np.float32)).cast(dtype).realize()
+    views: list[Callable[[Any], Any]] = [
+        lambda v: v[::-1, ::-2], lambda v: v[1:, 2], lambda v: v[size - 1], lambda v: v.T,
+        lambda v: v.T[1:3, ::2], lambda v: v[2:3, 3:4], lambda v: v.reshape(size // 2, 2 * size)[:, 3]]
+    for view in views:
+        np.testing.assert_array_equal(view(x).float().numpy(), view(memory))
+        np.testing.assert_array_equal(view(x).numpy().astype(np.float32), view(memory))
+    spread = x[:, :1].expand(size, 7)
+    np.testing.assert_array_equal(spread.numpy().astype(np.float32), np.repeat(memory[:, :1], 7, 1))
+    assert x[size - 1, 0].item() == memory[size - 1, 0]
+    before = x[1].numpy()
+    x[1] = 0
+    assert before.astype(np.float32).any() and not x[1].numpy().astype(np.float32).any()

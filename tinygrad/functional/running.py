@@ -5,6 +5,7 @@ recurrence (`codegen/opt/scan.py`), and in blocks where that is not possible.
 """
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -78,9 +79,9 @@ def _scan_by(op: Ops, x: UOp, identity: float) -> UOp:
     fold = _fold_with(op)
     size = x.shape[-1]
     device = x.device[0] if isinstance(x.device, tuple) else x.device
-    in_blocks = _scan(x, fold, lambda a, b: a.alu(op, b), identity)
+    in_blocks = functools.partial(_scan, x, fold, lambda a, b: a.alu(op, b), identity)
     if isinstance(size, Size) or size <= SCAN_BLOCK or runs_blocks(device):
-        return in_blocks
+        return in_blocks()
     items = x.detach()
     if identity != 0 and x.viewed.op is not Ops.BUFFER:  # else windows' ends would be stored among the items
         items = items.contiguous()
@@ -89,7 +90,7 @@ def _scan_by(op: Ops, x: UOp, identity: float) -> UOp:
     has_wider = Device[device or Device.DEFAULT].has_dtype(dtypes.float64)
     wide = dtypes.float64 if is_rounded and has_wider else x.dtype
     found = _whole_scan(items.cast(wide), fold, identity).cast(x.dtype).contiguous()
-    return found.with_gradient((x,), _from_the_end) if op is Ops.ADD else with_gradient_of(in_blocks, found)
+    return found.with_gradient((x,), _from_the_end) if op is Ops.ADD else with_gradient_of(in_blocks(), found)
 
 
 def _from_the_end(gradient: UOp, node: UOp) -> tuple[UOp]:

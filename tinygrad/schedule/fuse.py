@@ -39,7 +39,7 @@ from tinygrad.codegen.indexing import Access, loops_over, reduce_depth
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import DEBUG, reachable
+from tinygrad.helpers import DEBUG
 from tinygrad.schedule.cost import (
     ACCESS_OPERATIONS,
     LARGE_CONE,
@@ -79,8 +79,16 @@ class Kernel:
 
     def depends_on(self, others: set[Kernel]) -> bool:
         """True if this kernel needs a result of one of `others`, directly or not."""
-        needed: dict[Kernel, None] = reachable(self.after, lambda kernel: kernel.after)
-        return not others.isdisjoint(needed)
+        seen: set[Kernel] = set()
+        stack = list(self.after)
+        while stack:  # as `reachable`, up to the first
+            kernel = stack.pop()
+            if kernel in others:
+                return True
+            if kernel not in seen:
+                seen.add(kernel)
+                stack.extend(kernel.after)
+        return False
 
 
 UseSet = dict[tuple[Kernel, Access], None]
