@@ -403,11 +403,19 @@ class TileChooser(PanelChooser):
         return near and r.extent >= 4, r.extent, r.identity
 
     def tile_dot(self, contraction: Contraction, lane: UOp) -> None:
-        """Lanes along the reduce: both operands are vectors, each accumulator is summed at the end."""
+        """Lanes along the reduce: both operands are vectors, each accumulator is summed at the end. The loop
+        over the larger operand stands outside: it comes from memory once, the other one from the caches again
+        and again. (15 rows times 4096 x 4096 weights that lie along the sum: 10.9 ms, and 4.2 so.)"""
         self.take(Vector, lane, self.width(lane))
-        for side in (contraction.left, contraction.right):
-            longest = max(side, key=lambda r: (r.extent, r.identity))
-            self.runs(Upcast, longest, tile_size(longest.extent, 4))
+        large, small = sorted(zip(contraction.factors, contraction.sides, strict=True),
+                              key=lambda operand: -iterations(operand[0].ranges))
+        rows, columns = (max(side, key=lambda r: (r.extent, r.identity)) for _, side in (large, small))
+        size = tile_size(rows.extent, MOST_VECTORS)
+        outer = self.runs(Upcast, rows, size)
+        self.runs(Upcast, columns, tile_size(columns.extent, self.machine.tile_rows(size)))
+        if outer is not None:
+            batch = large[0].ranges & small[0].ranges
+            self.enclose_with([*(r for r in self.loops if r in batch), outer])
 
     def tile_rows(self, contraction: Contraction) -> None:
         """Several rows side by side in registers through every stage: what a row is multiplied with is read
