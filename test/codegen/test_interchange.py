@@ -9,8 +9,9 @@ from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.measure import Workbench
-from tinygrad.codegen.opt.opts import Interchange, Unroll
-from tinygrad.codegen.opt.plan import Plan
+from tinygrad.codegen.opt.opts import Interchange, Unroll, Vector
+from tinygrad.codegen.opt.plan import Plan, apply_plan
+from tinygrad.graph.ops import RangeKind
 
 RNG = np.random.default_rng(5)
 
@@ -30,6 +31,14 @@ WIDE = {
     "squares, scaled": (lambda a: (a * a + 1).sum(0) * 0.5 + 3, [(333, 4099)]),
     "a batch": (lambda a: a.sum(1), [(3, 301, 2048)]),
     "one tile": (lambda a: a.sum(0), [(1201, 1024 + 8)]),
+    "two rows times matrix": (lambda x, a: x @ a, [(2, 1031), (1031, 2053)]),
+    "seven rows times matrix": (lambda x, a: x @ a, [(7, 1029), (1029, 3001)]),
+    "twelve rows, shorter ones of the matrix": (lambda x, a: x @ a, [(12, 4100), (4100, 1030)]),
+    "rows times matrix, and more": (lambda x, a, b: (x @ a + b) * 0.5, [(3, 1031), (1031, 2053), (2053,)]),
+    "distances, no product": (lambda x, a: abs(x.reshape(3, -1, 1) - a).sum(1), [(3, 1031), (1031, 2053)]),
+    "columns of a transposed matrix": (lambda x, a: x.T @ a, [(1031, 5), (1031, 2053)]),
+    "a batch of few rows": (lambda x, a: (x.reshape(1, 4, -1, 1) * a.reshape(3, 1, 700, 2050)).sum(2),
+                            [(4, 700), (3, 700, 2050)]),
 }
 
 
@@ -75,8 +84,14 @@ def test_the_plan_keeps_what_a_kernel_computes(rows, columns, unroll, lanes):
     ast = kernel_of((Tensor.rand(rows, columns).realize() * 2 + 1).sum(0).exp2())
     nest = lower(ast)
     summed = next(r for n in nest.toposort() for r in n.closed_ranges if r not in nest.src[0].closed_ranges)
+    last = nest.src[0].closed_ranges[-1].arg[0]
     opts = [Unroll(summed.arg[0], unroll)] if unroll else []
-    opts.append(Interchange(nest.src[0].closed_ranges[-1].arg[0], lanes))
+    if 1 < lanes < columns:
+        opts.append(Vector(last, lanes))
+        loops = [r for r in apply_plan(nest, Plan(tuple(opts))).src[0].closed_ranges
+                 if r.kind is RangeKind.LOOP]
+        last = loops[-1].arg[0]
+    opts.append(Interchange(last))
     bench = Workbench(nest, "CPU")
     assert bench.is_right(bench.build(nest, Plan(tuple(opts))))
 
@@ -84,9 +99,7 @@ def test_the_plan_keeps_what_a_kernel_computes(rows, columns, unroll, lanes):
 def test_a_loop_that_no_sum_changes_with_is_refused():
     nest = lower(kernel_of(Tensor.rand(8, 8).realize() + 1))
     with pytest.raises(ValueError, match="no sum changes with"):
-        from tinygrad.codegen.opt.plan import apply_opt
-
-        apply_opt(nest, Interchange(nest.src[0].closed_ranges[-1].arg[0], 4))
+        apply_plan(nest, Plan((Interchange(nest.src[0].closed_ranges[-1].arg[0]),)))
 
 
 @pytest.mark.parametrize("device", ["CPU:C", "PYTHON"])

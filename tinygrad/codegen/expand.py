@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.ranges import running_in, values_of
+from tinygrad.codegen.ranges import ACCUMULATING, running_in, values_of
 from tinygrad.codegen.transpose import (
     are_adjacent,
     at_lane,
@@ -45,8 +45,11 @@ def unrolled(nest: UOp) -> UOp:
             return UOp.sink(copy for store in src for copy in _unrolled_stores(store))
         new = node.with_sources(src)
         ranges = _unrolled_ranges(new)
-        if not ranges or new.op not in (Ops.REDUCE, Ops.STAGE):
+        if not ranges or new.op not in ACCUMULATING:
             return new
+        if new.op is Ops.SCATTER:  # several places in one iteration, one after the other
+            places = [s for copy in _copies(new.replace(src=values_of(new)), ranges) for s in copy.src]
+            return new.replace(src=(*places, *(r for r in new.closed_ranges if r not in ranges)))
         return (_unrolled_reduce if new.op is Ops.REDUCE else _unrolled_stage)(new, ranges)
 
     return nest.rebuild(written_out)
@@ -169,9 +172,10 @@ def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp
     if node.op is Ops.STAGE and lane in closed[:-1]:
         raise RuntimeError("only the last range of staged memory can run as lanes")
     if node.op is Ops.SCATTER:
-        if lane not in closed or not are_adjacent(node.src[1], lane):
+        places = values_of(node)[1::3]
+        if lane not in closed or not all(are_adjacent(at, lane) for at in places):
             raise RuntimeError("lanes accumulate in memory that is theirs, side by side")
-        values[1] = at_lane(node.src[1], lane, 0, done)
+        values[1::3] = [at_lane(at, lane, 0, done) for at in places]
     if node.op is not Ops.REDUCE:
         return node.replace(dtype=node.dtype.vec(count), src=(*first, *values, *loops))
     result = values[0]

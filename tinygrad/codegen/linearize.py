@@ -352,10 +352,10 @@ class _Linearizer:
                 at = memory.index(self.in_own_part(self.stage_offset(node, number), node))
                 self.add(self.masked(node, self.add(at)).store(value))
         elif node.op is Ops.SCATTER:
-            value, offset, condition = values
-            at = self.add(memory.index(offset, condition))
-            before = self.write(Ops.LOAD, node.dtype, (at,))
-            self.add(at.store(self.accumulated(node.arg[1], before, value)))
+            for value, offset, condition in zip(values[::3], values[1::3], values[2::3], strict=True):
+                at = self.add(memory.index(offset, condition))
+                before = self.write(Ops.LOAD, node.dtype, (at,))
+                self.add(at.store(self.accumulated(node.arg[1], before, value)))
         elif node.arg is Ops.MULACC:
             self.rescale(memory, *values)
         else:

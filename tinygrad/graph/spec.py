@@ -317,8 +317,8 @@ def _stage(node: UOp) -> bool:
 
 
 def _scatter(node: UOp) -> bool:
-    """A value, where it goes, whether it does, and the ranges of which one iteration after the other adds
-    its value."""
+    """Values, each with where it goes and whether it does, and the ranges of which one iteration after the
+    other adds its values."""
     _, op, items = node.arg
     return op in Family.REDUCING and isinstance(items, int)
 
@@ -394,7 +394,7 @@ LOOP_NEST = Grammar("loop_nest", (
                "of values or an INDEX; arg: the MatrixUnit; closes the ranges over elements of its sources",
                _nest_mma),
     Production("STAGE(same+, RANGE*)", "arg (identity, Memory, loops inside?); closes the ranges", _stage),
-    Production("SCATTER(same, int, bool, RANGE+)",
+    Production("SCATTER((same, int, bool)+, RANGE+)",
                "arg (identity, ADD | MAX | MUL, items); closes the ranges", _scatter),
     Production("RANGE(int, (int, int)?)", "extent, begin and end; arg (identity, RangeKind)", _range),
     _PARAM,

@@ -39,7 +39,7 @@ from tinygrad.runtime.native_queue import (
 Array = np.ndarray[Any, Any]
 HAND_OVER = 3e-3
 """Seconds of work, by `seconds_of`, from which on it is handed to another thread. That costs 0.1 to 0.2 ms
-until the result is read, for two threads wake up (two cores of Zen 4: sums of 4000 rows of 4176 1.88 ms so and
+until the result is read, for two threads wake up (two cores of Zen 4: sums of 4000 rows of 4176 1.88 ms so,
 1.65 in the thread that gives them, a product of 600 x 600 2.36 and 2.17, one of 760 x 760 the same): at most
 a twentieth of the work. Ten of them given one after another take as long either way."""
 LOOK_AGAIN = 100_000_000

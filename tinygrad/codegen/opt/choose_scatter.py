@@ -10,10 +10,12 @@ cache, and an addition for what is found: 2 * 4096 + 4096 / 16 if there is one t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from tinygrad.codegen.opt.access import lie_side_by_side
+from tinygrad.codegen.opt.access import MemoryAccess, lie_side_by_side
 from tinygrad.codegen.opt.chooser import Chooser
-from tinygrad.codegen.opt.opts import Interchange, Scatter, Swap, Unroll, Vector
+from tinygrad.codegen.opt.opts import Interchange, Scatter, Split, Swap, Unroll, Upcast, Vector
+from tinygrad.codegen.opt.panels import STAGING_REUSE
 from tinygrad.codegen.ranges import is_plain, iterations
 from tinygrad.codegen.segment_sum import SegmentSum, segment_sums
 from tinygrad.graph.ops import RangeKind
@@ -46,8 +48,14 @@ ROWS_TOGETHER = 8
 """Rows added at once: loads of so many runs are on their way together, and an item is stored once for all of
 them. A 4096 x 4096 matrix times a vector on two Zen cores: 2.2 ms with 2, 1.7 with 4, 1.4 with 8; no tile in
 registers took less than 2.3."""
+WRITTEN_OUT = 4
+"""Of these, how many are written out."""
 LEAST_RUN = 2048
 """Bytes of a row that are worth reading in one run; a tile in registers reads 1024."""
+PANELS_SHARE = 4
+"""How many times as large as a core's own cache a matrix is that would be copied into panels for few outputs
+(two cores of Zen 4, 8 x 3072 x 768: 0.34 ms in panels, 0.23 so, 15 x 6000 x 520 0.93 and 0.62, 24 x 768 x 768
+0.16 and 0.19)."""
 
 
 class ScatterChooser(Chooser):
@@ -55,35 +63,59 @@ class ScatterChooser(Chooser):
 
     def interchange_sums(self) -> bool:
         """Take what adds up whole rows, where a sum walks across rows of memory that no cache holds and reads
-        each item once; False if that is not so."""
-        loops = self.store.closed_ranges
-        reduces = self.reduces
+        each item once, for all the outputs that it is for; False if that is not so."""
+        loops, reduces = self.store.closed_ranges, self.reduces
         if len(self.nest.src) > 1 or not loops or len(reduces) != 1 or \
                 len(reduces[0].closed_ranges) != 1 or reduces[0].ranges != frozenset(loops):
             return False
         loop, (summed,), read = loops[-1], reduces[0].closed_ranges, self.loads_of(reduces[0])
-        across = [a for a in read if a.step(summed) and a.ranges == frozenset((*loops, summed))]
-        distance = self.machine.page_bytes // reduces[0].dtype.itemsize
-        if not is_plain(loop) or not is_plain(summed) or summed.extent < 4 * ROWS_TOGETHER or not across \
-                or not lie_side_by_side(read, loop) or any(a.step(summed) is None for a in read) \
-                or not all(a.step(loop) == 1 and abs(a.step(summed) or 0) >= distance for a in across):
+        across = [a for a in read if loop in a.ranges and a.step(summed)]
+        if not across or any(a.step(summed) is None for a in read) or not lie_side_by_side(read, loop) or \
+                any(a.step(loop) != 1 or a.ranges != across[0].ranges for a in across):
             return False
-        moved = sum(a.node.dtype.itemsize for a in across) * iterations((*loops, summed))
-        size = self.run_of(loop, iterations(loops[:-1]))
-        self.note("rows added to a row", bytes=moved, cache=self.machine.l2_bytes, run=size)
-        if moved <= self.machine.l2_bytes or size * reduces[0].dtype.itemsize < LEAST_RUN:
+        outputs = [r for r in loops if r not in across[0].ranges]
+        size = self.run_of(loop, [r for r in loops[:-1] if r not in outputs], iterations(outputs))
+        if not all(map(is_plain, (loop, summed, *outputs))) or summed.extent < 4 * ROWS_TOGETHER or \
+                len(outputs) > 1 or not self.worth_interchanging(across, summed, size, iterations(outputs)):
             return False
         loop, _ = self.tiled(loop, size)
-        self.take(Unroll, summed, ROWS_TOGETHER)
-        self.take(Interchange, loop, self.lanes())
-        self.take(Vector, loop, self.width(loop))
+        for r in outputs:
+            self.runs(Upcast, r)
+        _, around = self.split(Vector, loop, self.width(loop))
+        if outputs:
+            tile = [r for r in self.reduces[0].ranges if r.kind is RangeKind.UNROLL]
+            for operand in self.operands_along([summed, *tile]):
+                self.stage(operand, [summed, *tile])  # what a row is multiplied with lies together
+        rows, _ = self.split(Split, self.reduces[0].closed_ranges[0], ROWS_TOGETHER)
+        self.take(Unroll, rows, WRITTEN_OUT)
+        if around is not None:
+            self.take(Interchange, around)
         return True
 
-    def run_of(self, loop: UOp, around: float) -> int:
+    def worth_interchanging(self, across: list[MemoryAccess], summed: UOp, size: int, outputs: int) -> bool:
+        """Whether rows are long and far from each other, and memory has them; or else, whether they would be
+        copied into panels for the few `outputs` that are computed of each column, and whether no other unit
+        computes these."""
+        step = min(abs(a.step(summed) or 0) * a.node.dtype.itemsize for a in across)
+        moved = sum(a.node.dtype.itemsize for a in across) * iterations(across[0].ranges)
+        run = size * self.store.src[1].dtype.itemsize
+        self.note("rows added to a row", bytes=moved, cache=self.machine.l2_bytes, run=run, step=step,
+                  outputs=outputs)
+        if outputs > self.machine.accumulators or (outputs > 1 and any(
+                unit.source is a.node.dtype for unit in self.machine.matrix_units for a in across)):
+            return False
+        in_panels = outputs >= STAGING_REUSE and min(step, 2 * run) >= LEAST_RUN and \
+            moved > PANELS_SHARE * self.machine.l2_bytes
+        return in_panels or (step >= self.machine.page_bytes and run >= LEAST_RUN and
+                             moved > self.machine.l2_bytes)
+
+    def run_of(self, loop: UOp, around: Sequence[UOp], outputs: int) -> int:
         """Iterations of `loop` that a tile has: whole vectors, of which a third of the first cache holds the
-        sums, and as many tiles as keep all threads busy."""
-        most = self.machine.l1_bytes // 3 // self.store.src[1].dtype.itemsize
-        threads = self.machine.threads if around < self.machine.threads else 1
+        sums, or a quarter of the second where there are several of each, and as many tiles as keep all
+        threads busy."""
+        room = self.machine.l1_bytes // 3 if outputs == 1 else self.machine.l2_bytes // 4
+        most = max(1, room // (outputs * self.store.src[1].dtype.itemsize))
+        threads = self.machine.threads if iterations(around) < self.machine.threads else 1
         tiles = round_up(max(1, ceildiv(loop.extent, most)), threads)
         return min(loop.extent, round_up(ceildiv(loop.extent, tiles), self.lanes()))
 

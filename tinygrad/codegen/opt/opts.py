@@ -279,10 +279,9 @@ class Scatter(Opt):
 
 
 class Interchange(Opt):
-    """A sum's loops outside of the range: its items in memory, to which whole rows are added."""
+    """A sum's outermost loop outside of the range: its items in memory, to which whole rows are added."""
 
     range: Range
-    lanes: int
     change = interchange
 
 

@@ -60,15 +60,21 @@ def scatter_add(nest: UOp, loop: UOp, lanes: int, dump_slots: int = 0) -> UOp:
     return _in_memory(nest, changes)
 
 
-def interchange(nest: UOp, loop: UOp, lanes: int) -> UOp:
+def interchange(nest: UOp, loop: UOp) -> UOp:
     """The nest with the sums that change with `loop` in memory that has an item for each of its iterations,
-    added up `lanes` items at once. Raises ValueError where there is none."""
+    and for what is written out or in lanes inside it. Of their own loops the outermost stands outside then;
+    what those inside it add up is added at once. Raises ValueError where there is no such sum."""
     found = [n for n in nest.nodes_of(Ops.REDUCE) if loop in n.ranges]
     if not found:
         raise ValueError(f"no sum changes with r{loop.identity}")
-    new = NewRanges(nest)
-    return _in_memory(nest, {n: _scattered(n, n.src[0], TRUE, (), (loop,), lanes, 0, new)
-                             for n in found})
+    new, sums = NewRanges(nest), {}
+    for n in found:
+        tile = sorted((r for r in n.ranges if r.kind in (RangeKind.UNROLL, RangeKind.VECTOR)),
+                      key=lambda r: (r.kind is RangeKind.VECTOR, r.identity))
+        walked, *inside = n.closed_ranges
+        outer = n.src[0].reduce_ranges(n.arg, *inside).reduce_ranges(n.arg, walked)
+        sums[n] = _scattered(outer, outer.src[0], TRUE, (), (loop, *tile), 1, 0, new)
+    return _in_memory(nest, sums)
 
 
 def _in_memory(nest: UOp, sums: dict[UOp, UOp]) -> UOp:
