@@ -26,6 +26,14 @@ def transposed_matmul(n: int, first: bool, second: bool) -> Workload:
     return operation(name, 2.0 * n**3, [(n, n), (n, n)], n * n, tinygrad=product, torch=product, jax=product)
 
 
+def layer(rows: int, n: int) -> Workload:
+    """A few rows through a layer without bias: times an (n, n) matrix whose rows lie along the sum."""
+    return operation(f"layer {rows}x{n}", 2.0 * rows * n * n, [(rows, n), (n, n)], rows * n,
+                     tinygrad=lambda _, x, w: x @ w.T,
+                     torch=lambda _, x, w: x @ w.T,
+                     jax=lambda _, x, w: x @ w.T)
+
+
 def batched_matmul(batch: int, n: int) -> Workload:
     """`batch` products of n x n matrices."""
     return operation(f"matmul {batch} of {n}", 2.0 * batch * n**3, [(batch, n, n), (batch, n, n)],
@@ -46,7 +54,8 @@ def matvec(n: int) -> Workload:
 WORKLOADS = (
     matmul(512, 512, 512), matmul(1024, 1024, 1024), matmul(2048, 2048, 2048),
     matmul(37, 37, 37), matmul(777, 777, 777), matmul(997, 997, 997), matmul(1003, 1003, 1003),
-    matmul(4096, 64, 4096), matmul(64, 4096, 4096), matmul(4096, 4096, 64),
+    matmul(4096, 64, 4096), matmul(64, 4096, 4096), matmul(4096, 4096, 64), matmul(15, 4096, 4096),
+    layer(15, 4096),
     transposed_matmul(1024, True, False), transposed_matmul(1024, False, True),
     transposed_matmul(1024, True, True),
     batched_matmul(64, 128), matmul(1024, 1024, 1024, "bfloat16", 2e-2),

@@ -26,7 +26,9 @@ holds, and the walk over k adds whole rows of the tile,
     s = 0; for k: for j: s[j] += f(k, j) + f(k + 1, j) + ...
     for j: out[j] = s[j]
 
-so that memory is read in long runs, one for each iteration of k that is written out (UNROLL).
+so that memory is read in long runs, one for each of the few iterations of k that are added at once. Where
+the sums are for several outputs i, each item is read once for all of them: a product of few rows adds up
+s[j, i] so, from registers that have the sums over these few k.
 """
 from __future__ import annotations
 
