@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import ZERO, iterations, running_in
+from tinygrad.codegen.ranges import ZERO, iterations, of_kind, running_in
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, all_of
@@ -117,7 +117,7 @@ class Grid:
         """where the hardware has more blocks than there is work: the condition under which one has some"""
         nodes = nest.toposort()
         closed = (r for n in nodes if n.op is Ops.REDUCE for r in n.closed_ranges)
-        self.exchanging = frozenset(r for r in closed if r.kind is RangeKind.LOCAL)
+        self.exchanging = frozenset(of_kind(closed, RangeKind.LOCAL))
         """the ranges across lanes of a warp that REDUCEs close"""
         of_units = (n.src[3] for n in nodes if n.op is Ops.MMA and n.src[3].op is Ops.RANGE)
         self.lanes = self.exchanging.union(of_units)
@@ -129,7 +129,7 @@ class Grid:
             return not is_lane, -r.extent * is_lane, -depth[r], -r.identity
 
         for kind in BLOCK_KINDS:
-            groups = (frozenset(r for r in ranges if r.kind is kind) for ranges in users)
+            groups = (frozenset(of_kind(ranges, kind)) for ranges in users)
             self.digits[kind] = digits_of(groups, rank, self.lanes)
         self.numbers[RangeKind.GLOBAL] = self.number_of_block(limits)
         self.numbers[RangeKind.LOCAL] = self.number_in_block()
@@ -197,7 +197,7 @@ class Grid:
         """The condition under which a thread stores what changes with `ranges`."""
         conditions = []
         for kind in kinds:
-            own = frozenset(r for r in ranges if r.kind is kind)
+            own = frozenset(of_kind(ranges, kind))
             conditions += self.first_of_all(self.digits[kind], own, self.numbers[kind])
             conditions.append(self.inside.get(kind, TRUE))
         return all_of(conditions)
@@ -227,8 +227,7 @@ class Grid:
         shared memory: those of the LOCAL ranges around the STAGE."""
         number, count = ZERO, 1
         if stage.arg[1] is Memory.SHARED:
-            around = [r for r in stage.ranges if r.kind is RangeKind.LOCAL]
-            for r in sorted(around, key=lambda r: -self.stride[r]):
+            for r in sorted(of_kind(stage.ranges, RangeKind.LOCAL), key=lambda r: -self.stride[r]):
                 number, count = number * r.extent + self.counters[r], count * r.extent
         return number, count
 

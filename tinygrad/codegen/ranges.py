@@ -34,9 +34,14 @@ def is_plain(r: UOp) -> bool:
     return r.op is Ops.RANGE and r.kind is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
 
 
+def of_kind(ranges: Iterable[UOp], *kinds: RangeKind) -> list[UOp]:
+    """Those of the ranges that run as one of these kinds."""
+    return [r for r in ranges if r.kind in kinds]
+
+
 def loops_of(node: UOp) -> list[UOp]:
     """The loops, of the ranges that a node closes, outermost first."""
-    return [r for r in node.closed_ranges if r.kind is RangeKind.LOOP]
+    return of_kind(node.closed_ranges, RangeKind.LOOP)
 
 
 def running_in(node: UOp) -> frozenset[UOp]:

@@ -48,7 +48,7 @@ from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.opt.subtotals import long_sum
 from tinygrad.codegen.opt.tiles import FILL
 from tinygrad.codegen.prefix_sum import prefix_sums
-from tinygrad.codegen.ranges import ACCUMULATING, is_plain, iterations, loops_of, running_in
+from tinygrad.codegen.ranges import ACCUMULATING, is_plain, iterations, loops_of, of_kind, running_in
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -164,7 +164,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         """Several recurrences beside each other, which hides the latency of an addition, where no loop has
         items side by side for lanes; False where there is none, or such a loop."""
         loops = self.store.closed_ranges
-        if all(r.kind is not RangeKind.IN_ORDER for r in loops):
+        if not of_kind(loops, RangeKind.IN_ORDER):
             return False
         costs = {f"r{r.identity}_as_lanes": self.lane_cost(r, self.accesses())
                  for r in self.loops}

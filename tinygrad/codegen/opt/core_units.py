@@ -23,7 +23,7 @@ from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matri
 from tinygrad.codegen.opt.opts import MMA, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE
 from tinygrad.codegen.opt.tiles import TileChooser, along
-from tinygrad.codegen.ranges import fresh_identity, iterations
+from tinygrad.codegen.ranges import fresh_identity, iterations, of_kind
 from tinygrad.codegen.transpose import interleaved_runs, jump_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
@@ -237,13 +237,12 @@ def _reads_squares(load: UOp, rows: UOp, lane: UOp) -> bool:
 def loops_over_tiles(operand: UOp, summed: list[UOp], first: int) -> list[UOp]:
     """The loops over tiles that an operand changes with, where there are several: of identities from `first`
     on."""
-    return sorted((r for r in operand.ranges
-                   if r.kind is RangeKind.LOOP and r.identity >= first and r not in summed),
-                  key=lambda r: -int(r.identity))
+    return sorted((r for r in of_kind(operand.ranges, RangeKind.LOOP)
+                   if r.identity >= first and r not in summed), key=lambda r: -int(r.identity))
 
 
 def panel_ranges(operand: UOp, summed: list[UOp]) -> list[UOp]:
     """The ranges of a panel but its last, as the contraction walks it: products, then the vectors of a
     tile."""
     return [r for r in summed if r in operand.ranges] + \
-        [r for r in operand.ranges if r.kind is RangeKind.UNROLL and r not in summed]
+        of_kind(operand.ranges.difference(summed), RangeKind.UNROLL)

@@ -16,7 +16,7 @@ from functools import reduce
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.predicate import mask_of
-from tinygrad.codegen.ranges import ACCUMULATING, ZERO, NewRanges, closed_within, is_plain, values_of
+from tinygrad.codegen.ranges import ACCUMULATING, ZERO, NewRanges, closed_within, is_plain, of_kind, values_of
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import conjuncts, is_index_less, is_negation, linear_terms
@@ -89,7 +89,7 @@ def _ends_of_storing(nest: UOp) -> Iterator[LoopBounds]:
 def _end_of_store(store: UOp, loop: UOp) -> UOp:
     """Where one STORE writes no further, by those conditions of it that end `loop`."""
     around = store.closed_ranges[:store.closed_ranges.index(loop)]
-    outer = frozenset(r for r in around if r.kind not in _AT_ONCE)
+    outer = _in_turn(around)
     conditions = [] if store.mask is None else map(below_zero, conjuncts(store.mask))
     ends = (_end_of_holding(d, loop, outer) for d in conditions if d is not None and loop in d.ranges)
     return reduce(UOp.minimum, ends, loop.src[0])
@@ -122,7 +122,7 @@ def _loops_over_less(nest: UOp) -> Iterator[LoopBounds]:
         value, loop = node.src
         if not is_plain(loop):
             continue
-        outer = frozenset(r for r in node.ranges - {loop} if r.kind not in _AT_ONCE)
+        outer = _in_turn(node.ranges - {loop})
         span = _span_of_conditions(_conditions_of_items(value), loop, outer)
         if span is not None and (span.begin.bounds[1] > 0 or span.end.bounds[0] < loop.extent):
             yield loop, (span.end,) if span.begin.is_zero else (loop.src[0], span.begin, span.end)
@@ -170,7 +170,7 @@ def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
     if len(node.src) - len(closed) != 1:
         return None
     mask = mask_of(node.src[0], node.arg)
-    outer = frozenset(r for r in node.ranges if r.kind not in _AT_ONCE)
+    outer = _in_turn(node.ranges)
     for loop in closed:
         if is_plain(loop):
             span = _span_of_conditions(conjuncts(mask), loop, outer)
@@ -200,6 +200,11 @@ def _shortened(node: UOp, found: tuple[UOp, LoopSpan], new: NewRanges) -> UOp:
         (value, span.sure_end, span.end)
     parts = [part(body, begin, end) for body, begin, end in pieces if begin is not end]
     return reduce(lambda a, b: simplified(node.arg, node.dtype, a, b), parts)
+
+
+def _in_turn(ranges: Iterable[UOp]) -> frozenset[UOp]:
+    """Those of the ranges of which one iteration runs at a time."""
+    return frozenset(ranges).difference(of_kind(ranges, *_AT_ONCE))
 
 
 def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
@@ -319,7 +324,7 @@ def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
         if len(r.src) != 1:
             return None
         item_steps *= r.extent
-    outer = frozenset(r for r in stage.ranges if r.kind not in _AT_ONCE)
+    outer = _in_turn(stage.ranges)
     begins, ends = [], []
     for load, masks in reads:
         found = _bounds_of_read(load.offset, masks, outer)

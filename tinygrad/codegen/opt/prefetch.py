@@ -26,7 +26,7 @@ from typing import NamedTuple
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, steps_of
 from tinygrad.codegen.opt.loops import writes_what_it_reads
-from tinygrad.codegen.ranges import closed_within, iterations
+from tinygrad.codegen.ranges import closed_within, iterations, of_kind
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.machine import Machine
@@ -107,7 +107,7 @@ def _loops_inside(nest: UOp, loop: UOp) -> set[UOp]:
 
 def _serial(ranges: Iterable[UOp]) -> list[UOp]:
     """Those of the ranges whose iterations run one after another."""
-    return [r for r in ranges if r.kind in LOOPS]
+    return of_kind(ranges, *LOOPS)
 
 
 def _walks(reads: list[MemoryAccess], along: UOp) -> list[MemoryAccess]:
@@ -260,7 +260,7 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], machine: Machine, expensi
 def _meets_one_item(access: MemoryAccess, loop: UOp, reads: list[MemoryAccess]) -> bool:
     """True if all lanes of a load meet the same item of another load in a loop: a row of a matrix and a
     number of a vector."""
-    lanes = [r for r in access.ranges if r.kind is RangeKind.VECTOR]
+    lanes = of_kind(access.ranges, RangeKind.VECTOR)
     return any(loop in a.ranges and a.ranges.isdisjoint(lanes) for a in reads)
 
 
@@ -307,12 +307,12 @@ def _larger(reads: list[MemoryAccess], nbytes: int) -> list[MemoryAccess]:
 
 
 def _has_lanes(access: MemoryAccess) -> bool:
-    return any(r.kind is RangeKind.VECTOR for r in access.ranges)
+    return bool(of_kind(access.ranges, RangeKind.VECTOR))
 
 
 def _is_vector(access: MemoryAccess) -> bool:
     """True if the items of its lanes lie side by side."""
-    return [access.step(r) for r in access.ranges if r.kind is RangeKind.VECTOR] == [1]
+    return [access.step(r) for r in of_kind(access.ranges, RangeKind.VECTOR)] == [1]
 
 
 def _read_at_once(access: MemoryAccess) -> int:
