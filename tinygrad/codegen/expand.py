@@ -25,6 +25,7 @@ from tinygrad.codegen.transpose import (
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.passes import graph_pass
+from tinygrad.graph.symbolic import constant
 from tinygrad.graph.uop import UOp
 
 
@@ -62,7 +63,7 @@ def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
     made: dict[tuple[UOp, tuple[int, ...]], UOp] = {}
     copies = []
     for counters in itertools.product(*(range(r.extent) for r in ranges)):
-        here = {r: UOp.const(i, dtypes.index) for r, i in zip(ranges, counters, strict=True)}
+        here = {r: constant(i) for r, i in zip(ranges, counters, strict=True)}
         for node, own in changing:
             key = (node, tuple([counters[i] for i in own]))
             if key not in made:

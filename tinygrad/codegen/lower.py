@@ -12,7 +12,7 @@ import itertools
 from functools import lru_cache
 from itertools import pairwise, permutations
 
-from tinygrad.codegen.collapse import collapsed_reduce, simplified
+from tinygrad.codegen.collapse import collapsed_reduce, folded, simplified
 from tinygrad.codegen.indexing import (
     ZERO,
     Access,
@@ -154,7 +154,7 @@ class _Lowering:
             mask = access.of_base(node)[1]
             if mask is TRUE or is_loaded_under(sources[0], mask):
                 return sources[0]
-            return simplified(Ops.WHERE, node.dtype, mask, sources[0], UOp.const(0, node.dtype))
+            return folded(mask.where(sources[0], 0))
         if node.op is Ops.LIVE_OUT:
             return sources[0]
         if node.op is Ops.REDUCE:

@@ -54,6 +54,11 @@ def iterations(ranges: Iterable[UOp]) -> int:
     return math.prod(r.extent for r in ranges)
 
 
+def runs_of(node: UOp) -> int:
+    """How often a node runs, at most, or is taken by what it closes."""
+    return iterations(running_in(node))
+
+
 def closers(nest: UOp, r: UOp) -> list[UOp]:
     """The nodes that close `r`, sources first."""
     return [n for n in nest.toposort() if r in n.closed_ranges]

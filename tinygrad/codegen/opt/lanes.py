@@ -11,14 +11,14 @@ import operator
 from collections.abc import Iterator
 from functools import partial
 
+from tinygrad.codegen.cost import is_computed
 from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.chooser import Alternative, Chooser, power_of_two, tile_size
 from tinygrad.codegen.opt.loop_partition import MOST_TAPS
 from tinygrad.codegen.opt.loops import is_reduce_range, is_stage_range, writes_what_it_reads
 from tinygrad.codegen.opt.opts import Accumulators, Split, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import ZERO, iterations, loops_of, of_kind, running_in
+from tinygrad.codegen.ranges import ZERO, iterations, loops_of, of_kind, running_in, runs_of
 from tinygrad.codegen.transpose import MOST_STRIDE
-from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple, linear_terms
 from tinygrad.graph.uop import UOp
@@ -102,8 +102,8 @@ class LaneChooser(Chooser):
 
     def is_minor(self, reduce: UOp) -> bool:
         """True for a sum with far fewer iterations than other loops have: how it runs does not matter."""
-        longest = max(map(_runs, self.nest.nodes_of(Ops.REDUCE, Ops.STORE)))
-        return MINOR_SHARE * _runs(reduce) <= longest
+        longest = max(map(runs_of, self.nest.nodes_of(Ops.REDUCE, Ops.STORE)))
+        return MINOR_SHARE * runs_of(reduce) <= longest
 
     def lane_cost(self, r: UOp, region: list[MemoryAccess]) -> float:
         """Cost per item of running `r` as lanes, against 1 for running nothing so."""
@@ -254,19 +254,9 @@ class LaneChooser(Chooser):
         return next((r for r in loops_of(store) if any(shares(load, r) for load in loads)), None)
 
 
-def is_computed(node: UOp) -> bool:
-    """Whether this is arithmetic on values, not on places or conditions."""
-    return node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index and not node.dtype.is_bool
-
-
 def work_of(node: UOp) -> int:
     """Operations that a node takes."""
     return FUNCTION_WORK if node.op in Family.ELEMENTARY else 1
-
-
-def _runs(node: UOp) -> int:
-    """How often a value is taken by what closes loops."""
-    return iterations(running_in(node))
 
 
 def _is_smooth(r: UOp, loads: list[MemoryAccess]) -> bool:

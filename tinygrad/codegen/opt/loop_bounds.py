@@ -17,9 +17,8 @@ from functools import reduce
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.predicate import mask_of
 from tinygrad.codegen.ranges import ACCUMULATING, ZERO, NewRanges, closed_within, is_plain, of_kind, values_of
-from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.graph.symbolic import conjuncts, is_index_less, is_negation, linear_terms
+from tinygrad.graph.symbolic import conjuncts, constant, is_index_less, is_negation, linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import reachable
 
@@ -209,8 +208,8 @@ def _in_turn(ranges: Iterable[UOp]) -> frozenset[UOp]:
 
 def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
     """The lowest and highest values of an index, in terms of the loops `outer`."""
-    terms, constant = linear_terms(index)
-    lowest = highest = UOp.const(constant, dtypes.index)
+    terms, number = linear_terms(index)
+    lowest = highest = constant(number)
     for atom, factor in terms.items():
         if atom.ranges <= outer:
             lowest, highest = lowest + atom * factor, highest + atom * factor
@@ -344,14 +343,14 @@ def _bounds_of_read(item: UOp, masks: frozenset[UOp], outer: frozenset[UOp]) -> 
         if difference is not None:  # item = rest + difference is below rest; item = rest - difference above
             ends.append(_extremes(item - difference, outer)[1])
             begins.append(_extremes(item + difference, outer)[0] + 1)
-    terms, constant = linear_terms(item)
+    terms, start = linear_terms(item)
     reading = [r for r in terms if r.op is Ops.RANGE and len(r.src) == 3]
     if len(reading) == 1 and all(atom.op is Ops.RANGE and factor > 0 for atom, factor in terms.items()) \
             and reading[0].src[1].ranges | reading[0].src[2].ranges <= outer:
         (loop,) = reading
         others = sum(factor * (atom.extent - 1) for atom, factor in terms.items() if atom is not loop)
-        begins.append(loop.src[1] * terms[loop] + constant)
-        ends.append((loop.src[2] - 1) * terms[loop] + (others + constant + 1))
+        begins.append(loop.src[1] * terms[loop] + start)
+        ends.append((loop.src[2] - 1) * terms[loop] + (others + start + 1))
     if not ends:
         return None
     return reduce(UOp.maximum, begins), reduce(UOp.minimum, ends)
