@@ -16,7 +16,16 @@ from functools import reduce
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.predicate import mask_of
-from tinygrad.codegen.ranges import ACCUMULATING, ZERO, NewRanges, closed_within, is_plain, of_kind, values_of
+from tinygrad.codegen.ranges import (
+    ACCUMULATING,
+    ZERO,
+    NewRanges,
+    closed_within,
+    is_plain,
+    iterations,
+    of_kind,
+    values_of,
+)
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import conjuncts, constant, is_index_less, is_negation, linear_terms
 from tinygrad.graph.uop import UOp
@@ -315,14 +324,10 @@ def _guarded_reads(nest: UOp) -> list[Read]:
 
 def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
     """Where the outermost loop that fills `stage` may begin and end, since no reader goes further."""
-    loop = stage.closed_ranges[0]
-    if len(loop.src) != 1 or loop.kind is not RangeKind.LOOP:
+    loop, *inside = stage.closed_ranges
+    if any(len(r.src) != 1 for r in (loop, *inside)) or loop.kind is not RangeKind.LOOP:
         return None
-    item_steps = 1
-    for r in stage.closed_ranges[1:]:
-        if len(r.src) != 1:
-            return None
-        item_steps *= r.extent
+    item_steps = iterations(inside)
     outer = _in_turn(stage.ranges)
     begins, ends = [], []
     for load, masks in reads:

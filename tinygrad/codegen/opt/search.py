@@ -132,8 +132,8 @@ class Search:
     def run(self) -> Found:
         """The fastest plan."""
         self.end = time.perf_counter() + self.budget
-        machine = Device[self.device].renderer.machine
         self.bench = Workbench(self.nest, self.device)
+        machine = self.bench.renderer.machine
         self.default = self.bench.build(self.nest, choose_plan(self.nest, machine))
         self.default_seconds = min(self.bench.run(self.default) for _ in range(3))
         self.most_copies = most_copies(self.nest, machine)
@@ -150,7 +150,7 @@ class Search:
 
     def extend(self) -> None:
         """Round after round, measure what is near the best."""
-        machine = Device[self.device].renderer.machine
+        machine = self.bench.renderer.machine
         done: set[Plan] = set()
         best = float("inf")
         while self.measured[0].share < best * PROGRESS and self.has_time():
