@@ -46,8 +46,7 @@ def lane_sum(lanes: UOp, outer: list[UOp]) -> UOp:
 
 
 def grid_of(stores: list[UOp]) -> Grid:
-    nest = UOp.sink(stores)
-    return Grid(nest, {n: n.arg[0] for n in nest.toposort() if n.op is Ops.RANGE})
+    return Grid(UOp.sink(stores))
 
 
 def threads_of(grid: Grid) -> list[dict[UOp, UOp]]:

@@ -15,7 +15,7 @@ REDUCE and its ranges. Out: a value without those ranges that could be removed.
 from __future__ import annotations
 
 from tinygrad.codegen.predicate import mask_loads, reduce_identity
-from tinygrad.codegen.ranges import ZERO
+from tinygrad.codegen.ranges import ZERO, ranges_among
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, const, node
@@ -36,7 +36,7 @@ def collapsed_reduce(op: Ops, value: UOp, ranges: tuple[UOp, ...]) -> UOp:
 
     An axis of size 1 has a constant for its range, and nothing to reduce.
     """
-    loops = [r for r in ranges if r.op is Ops.RANGE]
+    loops = ranges_among(ranges)
     if any(r.extent == 0 for r in loops):
         return reduce_identity(op, value.dtype)
     if op is Ops.ADD and value.op is Ops.WHERE and value.src[2].is_zero \
@@ -109,11 +109,8 @@ def _count(condition: UOp, kept: UOp, r: UOp) -> UOp | None:
     """sum over r of where(condition, kept, 0), `kept` the same for every r: how often the condition holds."""
     low: UOp = ZERO
     high: UOp = r.src[0]
-    outside: list[UOp] = []
-    for c in conjuncts(condition):
-        if r not in c.ranges:
-            outside.append(c)
-            continue
+    inside = [c for c in conjuncts(condition) if r in c.ranges]
+    for c in inside:
         bound = _bound_of(c, r)
         if bound is None:
             return _select(condition, kept, r)
@@ -124,8 +121,8 @@ def _count(condition: UOp, kept: UOp, r: UOp) -> UOp | None:
             low = low.maximum(limit)
     count = (high - low).maximum(0)
     total = _times(kept, count)
-    for c in outside:
-        total = folded(c.where(total, 0))
+    for c in conjuncts(condition):
+        total = total if c in inside else folded(c.where(total, 0))
     return total
 
 

@@ -1,6 +1,6 @@
 """GLOBAL and LOCAL ranges as the indices of a grid of blocks of threads.
 
-In: a nest with ranges across blocks and threads, and how deep each lies. Out, as a `Grid`: the counter of
+In: a nest with ranges across blocks and threads. Out, as a `Grid`: the counter of
 each of these ranges in terms of SPECIAL indices, and for every STORE the condition under which a thread may
 do it.
 
@@ -62,8 +62,9 @@ class Digits:
     @property
     def longest(self) -> list[int]:
         """The extents of digits, one beside the other, that make up the size."""
-        most = max(self.inner, key=lambda digits: digits.size, default=None)
-        inner = [] if most is None else most.longest if most.size == self.inner_size else [self.inner_size]
+        inner = _axes(self.inner)
+        if prod(inner) != self.inner_size:
+            inner = [self.inner_size]
         return [*(r.extent for r in self.fast), *inner, *(r.extent for r in self.slow)]
 
     def has_any(self, ranges: Iterable[UOp]) -> bool:
@@ -106,7 +107,7 @@ def _connected(groups: list[frozenset[UOp]]) -> list[list[frozenset[UOp]]]:
 class Grid:
     """Where each GLOBAL and LOCAL range of a nest runs."""
 
-    def __init__(self, nest: UOp, depth: Mapping[UOp, int], limits: GridLimits = NO_LIMITS) -> None:
+    def __init__(self, nest: UOp, limits: GridLimits = NO_LIMITS) -> None:
         self.counters: dict[UOp, UOp] = {}
         self.digit: dict[UOp, UOp] = {}
         """what the number has where a range has its counter: that, or more"""
@@ -123,6 +124,11 @@ class Grid:
         self.lanes = self.exchanging.union(of_units)
         """those, and the ranges across the lanes that hold the tiles of matrix units"""
         users = dict.fromkeys(running_in(n) for n in nodes)
+        depth: dict[UOp, int] = {}
+        """how many ranges there are around each"""
+        for n in nodes:
+            for place, r in enumerate(n.closed_ranges, len(n.ranges)):
+                depth[r] = max(place, depth.get(r, 0))
 
         def rank(r: UOp) -> tuple[bool, int, int, int]:
             is_lane = r in self.lanes
@@ -222,12 +228,12 @@ class Grid:
         kinds = (RangeKind.LOCAL,) if node.op is Ops.STAGE else tuple(BLOCK_KINDS)
         return self.mask(running_in(node), kinds)
 
-    def own_part(self, stage: UOp) -> tuple[UOp, int]:
+    def own_part(self, memory: UOp) -> tuple[UOp, int]:
         """(this thread's number, how many there are) among the threads that each fill a part of their own of
-        shared memory: those of the LOCAL ranges around the STAGE."""
+        shared memory: those of the LOCAL ranges around its STAGE."""
         number, count = ZERO, 1
-        if stage.arg[1] is Memory.SHARED:
-            for r in sorted(of_kind(stage.ranges, RangeKind.LOCAL), key=lambda r: -self.stride[r]):
+        if memory.arg[1] is Memory.SHARED:
+            for r in sorted(of_kind(memory.ranges, RangeKind.LOCAL), key=lambda r: -self.stride[r]):
                 number, count = number * r.extent + self.counters[r], count * r.extent
         return number, count
 

@@ -34,6 +34,11 @@ def is_plain(r: UOp) -> bool:
     return r.op is Ops.RANGE and r.kind is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
 
 
+def ranges_among(counters: Iterable[UOp]) -> list[UOp]:
+    """The ranges among these counters, of which what runs once is a constant."""
+    return [c for c in counters if c.op is Ops.RANGE]
+
+
 def of_kind(ranges: Iterable[UOp], *kinds: RangeKind) -> list[UOp]:
     """Those of the ranges that run as one of these kinds."""
     return [r for r in ranges if r.kind in kinds]

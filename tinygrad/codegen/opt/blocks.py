@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.predicate import identity_unless, mask_store
-from tinygrad.codegen.ranges import ZERO, NewRanges, change_closers, closers
+from tinygrad.codegen.ranges import ZERO, NewRanges, change_closers, closers, ranges_among
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -40,7 +40,7 @@ class SharedLoop:
 
     @property
     def ranges(self) -> list[UOp]:
-        return [r for r in (self.rounds, self.warps, self.lanes, self.vector) if r is not ZERO]
+        return ranges_among((self.rounds, self.warps, self.lanes, self.vector))
 
     def reduced(self, node: UOp, value: UOp, others: Sequence[UOp], new: NewRanges) -> UOp:
         """`value` reduced as a REDUCE `node` does along the loop and others: what all threads know then."""
@@ -61,14 +61,10 @@ def shared_loop(extent: int, threads: int, lanes: int, new: NewRanges, width: in
         raise ValueError(f"{threads} threads are no warps of {lanes} lanes")
     if extent % width:
         raise ValueError(f"a row of {extent} items is no multiple of {width}")
-
-    def made(count: int, kind: RangeKind) -> UOp:
-        return new.range(count, kind) if count > 1 else ZERO
-
     accesses = extent // width
-    rounds = made(ceildiv(accesses, threads), kind)
-    lane, warp = made(lanes, RangeKind.LOCAL), made(threads // lanes, RangeKind.LOCAL)
-    vector = made(width, RangeKind.VECTOR)
+    rounds = new.counter(ceildiv(accesses, threads), kind)
+    lane, warp = new.counter(lanes, RangeKind.LOCAL), new.counter(threads // lanes, RangeKind.LOCAL)
+    vector = new.counter(width, RangeKind.VECTOR)
     number = rounds * threads + (warp * lanes + lane)
     return SharedLoop(number * width + vector, rounds, warp, lane, vector, number < accesses)
 

@@ -18,7 +18,7 @@ from tinygrad.codegen.contraction import contraction_of, narrower
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.loops import is_shared
 from tinygrad.codegen.predicate import mask_loads_along, mask_of, mask_store, zero_unless
-from tinygrad.codegen.ranges import ZERO, NewRanges, closers
+from tinygrad.codegen.ranges import ZERO, NewRanges, closers, ranges_among
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, linear_terms
@@ -110,7 +110,7 @@ class UnitAxis:
 
     @property
     def loops(self) -> list[UOp]:
-        return [r for r in (self.outer, self.tile) if r.op is Ops.RANGE]
+        return ranges_among((self.outer, self.tile))
 
     def index(self, bits: Sequence[Bit], lane: UOp, element: UOp) -> UOp:
         """The range's counter for a lane's element, where `bits` are those of its number in the tile."""
@@ -196,7 +196,7 @@ def on_matrix_unit(nest: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, *tiles: 
     total = added.reduce_ranges(Ops.ADD, *others, *depth.loops)
     element = of_c
     within: list[UOp] = []
-    in_rows = [lane, of_c] if lane.op is Ops.RANGE else [of_c]
+    in_rows = ranges_among((lane, of_c))
     if unit.by_rows:  # the result goes to memory, from where loops over its rows take it
         row, column = new.range(unit.m), new.range(unit.n, RangeKind.VECTOR)
         element, in_rows, within = row * unit.n + column, [], [row, column]

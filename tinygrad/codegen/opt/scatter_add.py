@@ -35,7 +35,15 @@ from functools import reduce
 
 from tinygrad.codegen.collapse import item_at, solved_for
 from tinygrad.codegen.predicate import accumulated, mask_loads
-from tinygrad.codegen.ranges import ZERO, NewRanges, iterations, of_kind, row_major, separate_loops
+from tinygrad.codegen.ranges import (
+    ZERO,
+    NewRanges,
+    iterations,
+    of_kind,
+    ranges_among,
+    row_major,
+    separate_loops,
+)
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, conjuncts
@@ -94,7 +102,7 @@ def _scattered(node: UOp, value: UOp, condition: UOp, segments: tuple[UOp, ...],
         last, lane = loops.pop(), new.range(lanes, RangeKind.VECTOR)
         around = new.counter(last.extent // lanes)
         changes[last] = around * lanes + lane
-        loops += [r for r in (around, lane) if r.op is Ops.RANGE]
+        loops += ranges_among((around, lane))
     offset = row_major([at[r] for r in (*segments, *own)], extents).substitute(changes)
     value, mask = value.substitute(changes), mask.substitute(changes)
     first = next(iter(of_kind(loops, RangeKind.LOOP)), None)
