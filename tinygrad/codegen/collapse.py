@@ -237,13 +237,17 @@ def _as_counter(value: UOp) -> UOp | None:
     return value.src[0] if is_cast and _fits(value.src[0], value.dtype) else None
 
 
-def _lifted(x: UOp, c: UOp, whole: UOp) -> UOp | None:
+def _of_counters(value: UOp) -> UOp | None:
+    """What an operation makes of two counters, as index arithmetic, if its type holds that."""
+    a, b = map(_as_counter, value.src)
+    result = None if a is None or b is None else a.alu(value.op, b)
+    return None if result is None or not _fits(result, value.dtype) else result
+
+
+def _lifted(whole: UOp) -> UOp | None:
     """int32 arithmetic on a counter is index arithmetic, while no step of it wraps."""
-    counter, number = _as_counter(x), _as_counter(c)
-    if counter is None or number is None:
-        return None
-    result = counter.alu(whole.op, number)
-    return result.cast(whole.dtype) if _fits(result, whole.dtype) else None
+    result = _of_counters(whole)
+    return None if result is None else result.cast(whole.dtype)
 
 
 def _cast_of_cast(x: UOp, whole: UOp) -> UOp | None:
@@ -260,11 +264,7 @@ def _compare(whole: UOp) -> UOp | None:
 
 def _sum_of_counters(value: UOp) -> UOp | None:
     """A counter as index arithmetic, or the sum or difference of two that its type holds."""
-    if value.op not in (Ops.ADD, Ops.SUB):
-        return _as_counter(value)
-    a, b = map(_as_counter, value.src)
-    result = None if a is None or b is None else a.alu(value.op, b)
-    return None if result is None or not _fits(result, value.dtype) else result
+    return _of_counters(value) if value.op in (Ops.ADD, Ops.SUB) else _as_counter(value)
 
 
 def _constant_last(condition: UOp, c: UOp, b: UOp) -> UOp | None:
@@ -274,7 +274,7 @@ def _constant_last(condition: UOp, c: UOp, b: UOp) -> UOp | None:
 
 
 counter_arithmetic = RewriteTable("arithmetic on loop counters", [
-    Rule("lift", node((Ops.ADD, Ops.SUB, Ops.MUL), node(Ops.CAST, name="x"), const("c"), name="whole"),
+    Rule("lift", node((Ops.ADD, Ops.SUB, Ops.MUL), node(Ops.CAST), node(Ops.CONST), name="whole"),
          _lifted),
     Rule("cast of cast", node(Ops.CAST, node(Ops.CAST, name="x"), name="whole"), _cast_of_cast),
     Rule("constant last", node(Ops.WHERE, any_node("condition"), const("c"), any_node("b")), _constant_last),

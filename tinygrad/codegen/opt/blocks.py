@@ -61,10 +61,14 @@ def shared_loop(extent: int, threads: int, lanes: int, new: NewRanges, width: in
         raise ValueError(f"{threads} threads are no warps of {lanes} lanes")
     if extent % width:
         raise ValueError(f"a row of {extent} items is no multiple of {width}")
+
+    def made(count: int, kind: RangeKind) -> UOp:
+        return new.range(count, kind) if count > 1 else ZERO
+
     accesses = extent // width
-    rounds = new.counter(ceildiv(accesses, threads), kind)
-    lane, warp = new.counter(lanes, RangeKind.LOCAL), new.counter(threads // lanes, RangeKind.LOCAL)
-    vector = new.counter(width, RangeKind.VECTOR)
+    rounds = made(ceildiv(accesses, threads), kind)
+    lane, warp = made(lanes, RangeKind.LOCAL), made(threads // lanes, RangeKind.LOCAL)
+    vector = made(width, RangeKind.VECTOR)
     number = rounds * threads + (warp * lanes + lane)
     return SharedLoop(number * width + vector, rounds, warp, lane, vector, number < accesses)
 

@@ -50,7 +50,7 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     machine = Device[device].renderer.machine
     width, seconds = int(BEAM), float(BEAM_SECONDS.value)
     key = kernel_key(ast, device)
-    may_recall = CACHELEVEL and not IGNORE_BEAM_CACHE and key is not None
+    may_recall = CACHELEVEL and not IGNORE_BEAM_CACHE
     kept = kept_plan(key, width, seconds) if may_recall and key is not None else None
     if kept is not None and applies(nest, kept, machine):
         return kept
