@@ -194,7 +194,7 @@ class BlockChooser(AttentionChooser):
         walked = [(a, r) for node in self.outer_reduces() if (r := self.shared_range(node)) is not None
                   and (a := self.largest_access(node)) is not None]
         longest = max((r.extent for _, r in walked), default=1)
-        itemsize = min((a.node.dtype.itemsize for a, _ in walked), default=1)
+        itemsize = min((a.itemsize for a, _ in walked), default=1)
         least, most = (self.machine.warp_threads, block) if lies_in_rows else \
             (1, block * itemsize // SECTOR_BYTES)
         group = max(1, min(max(least, power_of_two(wanted)), most, power_of_two(longest)))

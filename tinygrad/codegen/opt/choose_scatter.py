@@ -68,7 +68,7 @@ class ScatterChooser(Chooser):
                 or not lie_side_by_side(read, loop) or any(a.step(summed) is None for a in read) \
                 or not all(a.step(loop) == 1 and abs(a.step(summed) or 0) >= distance for a in across):
             return False
-        moved = sum(a.node.dtype.itemsize for a in across) * iterations((*loops, summed))
+        moved = sum(a.itemsize for a in across) * iterations((*loops, summed))
         size = self.run_of(loop, iterations(loops[:-1]))
         self.note("rows added to a row", bytes=moved, cache=self.machine.l2_bytes, run=size)
         if moved <= self.machine.l2_bytes or size * reduces[0].dtype.itemsize < LEAST_RUN:
