@@ -33,11 +33,6 @@ Rank = Callable[[UOp], tuple[bool, int, int, int]]
 """What sorts ranges, those first that become the fastest digits."""
 
 
-def is_block_range(r: UOp) -> bool:
-    """True for a range across blocks or threads."""
-    return r.kind in BLOCK_KINDS
-
-
 @dataclass(frozen=True)
 class Digits:
     """Ranges that belong together as the digits of a number, from the fastest to the slowest. What is left of

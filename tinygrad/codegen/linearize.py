@@ -21,11 +21,12 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from tinygrad.codegen.barriers import with_barriers
-from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
+from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.codegen.ranges import (
     ACCUMULATING,
     fresh_identity,
+    is_block_range,
     iterations,
     row_major,
     separate_loops,

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tinygrad.codegen.grid import is_block_range
 from tinygrad.codegen.opt.choose import THREAD_WORK, work_and_items
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.loops import is_reduce_range, is_shared, operands
@@ -42,6 +41,7 @@ from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.ranges import (
     all_ranges,
     fresh_identity,
+    is_block_range,
     is_plain,
     iterations,
     of_kind,
