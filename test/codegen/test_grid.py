@@ -12,8 +12,9 @@ from tinygrad import Tensor
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.grid import BLOCK_LIMITS, Grid, digits_of
 from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.measure import Workbench
-from tinygrad.codegen.opt.opts import Local
+from tinygrad.codegen.opt.opts import Local, Split, Upcast
 from tinygrad.codegen.opt.plan import Plan
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
@@ -46,8 +47,7 @@ def lane_sum(lanes: UOp, outer: list[UOp]) -> UOp:
 
 
 def grid_of(stores: list[UOp]) -> Grid:
-    nest = UOp.sink(stores)
-    return Grid(nest, {n: n.arg[0] for n in nest.toposort() if n.op is Ops.RANGE})
+    return Grid(UOp.sink(stores))
 
 
 def threads_of(grid: Grid) -> list[dict[UOp, UOp]]:
@@ -159,3 +159,16 @@ def test_no_gradient_asks_for_more_threads_than_a_block_has(name, device):
     for item in schedule_uops([y.uop, y.sum().gradient(x)[0].uop, y.square().sum().gradient(x)[0].uop]):
         launch = launch_of(stages_of(item.ast, device).program)
         assert prod(launch.threads) <= most
+
+
+def test_sums_of_fewer_threads_share_the_loops_of_others():
+    # nine columns, two of a thread, by four threads at once: the last tile is the same whichever thread asks
+    a, b = (Tensor.empty(*shape, device="PYTHON:BLOCKS") for shape in ((8, 16), (16, 9)))
+    nest = lower(schedule_uops([(a @ b).uop])[0].ast)
+    chooser = Chooser(nest, Device["PYTHON:BLOCKS"].renderer.machine)
+    (total,), column = nest.nodes_of(Ops.REDUCE), chooser.loops[1]
+    inside, _ = chooser.split(Split, total.closed_ranges[0], 4)
+    chooser.stage(chooser.operands_along((column, inside))[0], (column, inside), 4, 1)
+    chooser.runs(Upcast, chooser.runs(Local, chooser.runs(Upcast, column, 2), 4))
+    bench = Workbench(nest, "PYTHON:BLOCKS")
+    assert bench.is_right(bench.build(nest, Plan(tuple(chooser.opts))))

@@ -15,12 +15,14 @@ REDUCE and its ranges. Out: a value without those ranges that could be removed.
 from __future__ import annotations
 
 from tinygrad.codegen.predicate import mask_loads, reduce_identity
+from tinygrad.codegen.ranges import ZERO, ranges_among
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, const, node
 from tinygrad.graph.symbolic import (
     all_of,
     conjuncts,
+    constant,
     constant_folding,
     is_index_less,
     is_negation,
@@ -34,14 +36,14 @@ def collapsed_reduce(op: Ops, value: UOp, ranges: tuple[UOp, ...]) -> UOp:
 
     An axis of size 1 has a constant for its range, and nothing to reduce.
     """
-    loops = [r for r in ranges if r.op is Ops.RANGE]
+    loops = ranges_among(ranges)
     if any(r.extent == 0 for r in loops):
         return reduce_identity(op, value.dtype)
     if op is Ops.ADD and value.op is Ops.WHERE and value.src[2].is_zero \
             and value.src[0].ranges.isdisjoint(loops):
         # One condition for the whole sum: asked once, and what is summed stays as plain as it was.
         total = collapsed_reduce(op, value.src[1], ranges)
-        return simplified(Ops.WHERE, value.dtype, value.src[0], total, value.src[2])
+        return folded(value.src[0].where(total, value.src[2]))
     remaining: list[UOp] = []
     for r in reversed(loops):
         closed = _close(op, value, r)
@@ -62,7 +64,7 @@ def _close(op: Ops, value: UOp, r: UOp) -> UOp | None:
     if value.op is Ops.ADD and r.extent > 0:
         # A sum of two sums; worth it only where both close, so that no second loop appears.
         first, second = (_close(op, s, r) for s in value.src)
-        return None if first is None or second is None else simplified(Ops.ADD, value.dtype, first, second)
+        return None if first is None or second is None else folded(first + second)
     if value.op is Ops.MUL:
         return _times_sum(value, r)
     found = masked(value, op)
@@ -71,17 +73,14 @@ def _close(op: Ops, value: UOp, r: UOp) -> UOp | None:
     condition, kept = found
     while (inner := masked(kept, op)) is not None:  # a gather along an axis whose size is not known
         condition, kept = condition & inner[0], inner[1]
-    zero = UOp.const(0, kept.dtype)
-    return _count(condition, kept, r) if r not in kept.ranges else _select(condition, kept, zero, r)
+    return _count(condition, kept, r) if r not in kept.ranges else _select(condition, kept, r)
 
 
 def _times_sum(product: UOp, r: UOp) -> UOp | None:
     """sum over r of v * w(r). Where v is no number, or infinite, the zeros of w make the sum NaN."""
     for factor, other in (product.src, product.src[::-1]):
         if r not in factor.ranges and (total := _close(Ops.ADD, other, r)) is not None:
-            whole = simplified(Ops.MUL, product.dtype, total, factor)
-            nothing = simplified(Ops.MUL, product.dtype, factor, UOp.const(0, product.dtype))
-            return simplified(Ops.ADD, product.dtype, whole, nothing)
+            return folded(folded(total * factor) + folded(factor * 0))
     return None
 
 
@@ -95,7 +94,7 @@ def masked(value: UOp, op: Ops) -> tuple[UOp, UOp] | None:
         return None
     condition, kept, other = source.src
     if source is not value:
-        kept, other = (simplified(Ops.CAST, value.dtype, v) for v in (kept, other))
+        kept, other = (folded(v.cast(value.dtype)) for v in (kept, other))
     identity = reduce_identity(op, value.dtype)
     if other is identity:
         return condition, kept
@@ -103,21 +102,18 @@ def masked(value: UOp, op: Ops) -> tuple[UOp, UOp] | None:
 
 
 def _times(value: UOp, count: UOp) -> UOp:
-    return simplified(Ops.MUL, value.dtype, value, simplified(Ops.CAST, value.dtype, count))
+    return folded(value * folded(count.cast(value.dtype)))
 
 
 def _count(condition: UOp, kept: UOp, r: UOp) -> UOp | None:
     """sum over r of where(condition, kept, 0), `kept` the same for every r: how often the condition holds."""
-    low: UOp = UOp.const(0, dtypes.index)
+    low: UOp = ZERO
     high: UOp = r.src[0]
-    outside: list[UOp] = []
-    for c in conjuncts(condition):
-        if r not in c.ranges:
-            outside.append(c)
-            continue
+    inside = [c for c in conjuncts(condition) if r in c.ranges]
+    for c in inside:
         bound = _bound_of(c, r)
         if bound is None:
-            return _select(condition, kept, UOp.const(0, kept.dtype), r)
+            return _select(condition, kept, r)
         is_upper, limit = bound
         if is_upper:
             high = high.minimum(limit)
@@ -125,8 +121,8 @@ def _count(condition: UOp, kept: UOp, r: UOp) -> UOp | None:
             low = low.maximum(limit)
     count = (high - low).maximum(0)
     total = _times(kept, count)
-    for c in outside:
-        total = simplified(Ops.WHERE, total.dtype, c, total, UOp.const(0, total.dtype))
+    for c in conjuncts(condition):
+        total = total if c in inside else folded(c.where(total, 0))
     return total
 
 
@@ -149,7 +145,7 @@ def _step_and_rest(value: UOp, r: UOp) -> tuple[int, UOp] | None:
     return (step, rest) if step in (1, -1) and r not in rest.ranges else None
 
 
-def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
+def _select(condition: UOp, kept: UOp, r: UOp) -> UOp | None:
     """sum over r of where(r == x and ..., kept(r), 0): the one item at x."""
     for c in conjuncts(condition):
         at = solved_for(c, r)
@@ -157,7 +153,7 @@ def _select(condition: UOp, kept: UOp, zero: UOp, r: UOp) -> UOp | None:
             within = (at >= 0) & (at < r.src[0])
             others = (item_at(o, r, at, within) for o in conjuncts(condition) if o is not c)
             mask = all_of((within, *others))
-            return simplified(Ops.WHERE, kept.dtype, mask, item_at(kept, r, at, mask), zero)
+            return folded(mask.where(item_at(kept, r, at, mask), 0))
     return None
 
 
@@ -236,18 +232,22 @@ def _fits(value: UOp, dtype: DType) -> bool:
 def _as_counter(value: UOp) -> UOp | None:
     """An integer as index arithmetic: a constant, or what was cast to a type that holds it."""
     if value.op is Ops.CONST and value.dtype.is_int:
-        return UOp.const(value.arg, dtypes.index)
+        return constant(value.arg)
     is_cast = value.op is Ops.CAST and value.src[0].dtype is dtypes.index
     return value.src[0] if is_cast and _fits(value.src[0], value.dtype) else None
 
 
-def _lifted(x: UOp, c: UOp, whole: UOp) -> UOp | None:
+def _of_counters(value: UOp) -> UOp | None:
+    """What an operation makes of two counters, as index arithmetic, if its type holds that."""
+    a, b = map(_as_counter, value.src)
+    result = None if a is None or b is None else a.alu(value.op, b)
+    return None if result is None or not _fits(result, value.dtype) else result
+
+
+def _lifted(whole: UOp) -> UOp | None:
     """int32 arithmetic on a counter is index arithmetic, while no step of it wraps."""
-    counter, number = _as_counter(x), _as_counter(c)
-    if counter is None or number is None:
-        return None
-    result = counter.alu(whole.op, number)
-    return result.cast(whole.dtype) if _fits(result, whole.dtype) else None
+    result = _of_counters(whole)
+    return None if result is None else result.cast(whole.dtype)
 
 
 def _cast_of_cast(x: UOp, whole: UOp) -> UOp | None:
@@ -264,11 +264,7 @@ def _compare(whole: UOp) -> UOp | None:
 
 def _sum_of_counters(value: UOp) -> UOp | None:
     """A counter as index arithmetic, or the sum or difference of two that its type holds."""
-    if value.op not in (Ops.ADD, Ops.SUB):
-        return _as_counter(value)
-    a, b = map(_as_counter, value.src)
-    result = None if a is None or b is None else a.alu(value.op, b)
-    return None if result is None or not _fits(result, value.dtype) else result
+    return _of_counters(value) if value.op in (Ops.ADD, Ops.SUB) else _as_counter(value)
 
 
 def _constant_last(condition: UOp, c: UOp, b: UOp) -> UOp | None:
@@ -278,7 +274,7 @@ def _constant_last(condition: UOp, c: UOp, b: UOp) -> UOp | None:
 
 
 counter_arithmetic = RewriteTable("arithmetic on loop counters", [
-    Rule("lift", node((Ops.ADD, Ops.SUB, Ops.MUL), node(Ops.CAST, name="x"), const("c"), name="whole"),
+    Rule("lift", node((Ops.ADD, Ops.SUB, Ops.MUL), node(Ops.CAST), node(Ops.CONST), name="whole"),
          _lifted),
     Rule("cast of cast", node(Ops.CAST, node(Ops.CAST, name="x"), name="whole"), _cast_of_cast),
     Rule("constant last", node(Ops.WHERE, any_node("condition"), const("c"), any_node("b")), _constant_last),
@@ -289,6 +285,11 @@ counter_arithmetic = RewriteTable("arithmetic on loop counters", [
 _value_rules = constant_folding + counter_arithmetic
 
 
+def folded(value: UOp) -> UOp:
+    """`value`, folded where that needs no more than this node."""
+    return _value_rules.normal_form(value)
+
+
 def simplified(op: Ops, dtype: DType, *src: UOp) -> UOp:
-    """The value `op` of `src`, folded where that needs no more than these nodes."""
-    return _value_rules.normal_form(UOp.simplified(op, dtype, src))
+    """The value `op` of `src`, folded."""
+    return folded(UOp.simplified(op, dtype, src))

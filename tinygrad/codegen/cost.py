@@ -43,6 +43,11 @@ class Estimate:
 NO_WORK = Estimate(0, 0)
 
 
+def is_computed(node: UOp) -> bool:
+    """Whether this is arithmetic on values, not on places or conditions."""
+    return node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index and not node.dtype.is_bool
+
+
 def estimate(nest: UOp, plain: bool = False) -> Estimate:
     """The work of a loop nest, each value counted once for every iteration of the loops it changes with.
 
@@ -55,8 +60,7 @@ def estimate(nest: UOp, plain: bool = False) -> Estimate:
     touched: dict[UOp, int] = {}
     for node in nest.toposort():
         loops = running_in(node)
-        if node.op is Ops.REDUCE or (node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index
-                                     and not node.dtype.is_bool):
+        if node.op is Ops.REDUCE or is_computed(node):
             counted = loops - carried - {scatter_loop.get(node)}
             operations += iterations(counted) * (2 if node.op is Ops.MULACC else 1)
         elif node.op in (Ops.LOAD, Ops.STORE) and node.memory.op is Ops.PARAM:

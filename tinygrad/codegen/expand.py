@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 
 from tinygrad.codegen.collapse import simplified
-from tinygrad.codegen.ranges import ACCUMULATING, running_in, values_of
+from tinygrad.codegen.ranges import ACCUMULATING, of_kind, running_in, values_of
 from tinygrad.codegen.transpose import (
     are_adjacent,
     at_lane,
@@ -25,6 +25,7 @@ from tinygrad.codegen.transpose import (
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.passes import graph_pass
+from tinygrad.graph.symbolic import constant
 from tinygrad.graph.uop import UOp
 
 
@@ -44,7 +45,7 @@ def unrolled(nest: UOp) -> UOp:
         if node is nest:
             return UOp.sink(copy for store in src for copy in _unrolled_stores(store))
         new = node.with_sources(src)
-        ranges = _unrolled_ranges(new)
+        ranges = of_kind(new.closed_ranges, RangeKind.UNROLL)
         if not ranges or new.op not in ACCUMULATING:
             return new
         if new.op is Ops.SCATTER:  # several places in one iteration, one after the other
@@ -53,10 +54,6 @@ def unrolled(nest: UOp) -> UOp:
         return (_unrolled_reduce if new.op is Ops.REDUCE else _unrolled_stage)(new, ranges)
 
     return nest.rebuild(written_out)
-
-
-def _unrolled_ranges(node: UOp) -> list[UOp]:
-    return [r for r in node.closed_ranges if r.kind is RangeKind.UNROLL]
 
 
 def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
@@ -69,7 +66,7 @@ def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
     made: dict[tuple[UOp, tuple[int, ...]], UOp] = {}
     copies = []
     for counters in itertools.product(*(range(r.extent) for r in ranges)):
-        here = {r: UOp.const(i, dtypes.index) for r, i in zip(ranges, counters, strict=True)}
+        here = {r: constant(i) for r, i in zip(ranges, counters, strict=True)}
         for node, own in changing:
             key = (node, tuple([counters[i] for i in own]))
             if key not in made:
@@ -80,7 +77,7 @@ def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
 
 
 def _unrolled_stores(store: UOp) -> list[UOp]:
-    ranges = _unrolled_ranges(store)
+    ranges = of_kind(store.closed_ranges, RangeKind.UNROLL)
     loops = [r for r in store.closed_ranges if r not in ranges]
     pairs = store.replace(src=values_of(store))
     return [copy.replace(src=(*copy.src, *loops)) for copy in _copies(pairs, ranges)]
@@ -107,7 +104,7 @@ def _unrolled_stage(node: UOp, ranges: list[UOp]) -> UOp:
     if closed[first:first + len(ranges)] != tuple(ranges):
         raise RuntimeError("the unrolled ranges of staged memory stand one directly in the other")
     copies = _copies(node.src[0], ranges)
-    loops_inside = sum(r.kind is RangeKind.LOOP for r in inner)
+    loops_inside = len(of_kind(inner, RangeKind.LOOP))
     arg = (*node.arg, loops_inside) if loops_inside else node.arg
     return node.replace(src=(*copies, *closed[:first], *inner), arg=arg)
 
@@ -129,7 +126,7 @@ def vectorised(nest: UOp) -> UOp:
     def vector(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node is nest:
             return UOp.sink(stored_by_runs(nest.src, src, done))
-        lanes = [r for r in running_in(node) if r.kind in AS_VECTORS]
+        lanes = of_kind(running_in(node), *AS_VECTORS)
         if node.op is Ops.MMA:
             return _tiles_product(node, src)
         if len(lanes) > 1:

@@ -1,6 +1,6 @@
 """GLOBAL and LOCAL ranges as the indices of a grid of blocks of threads.
 
-In: a nest with ranges across blocks and threads, and how deep each lies. Out, as a `Grid`: the counter of
+In: a nest with ranges across blocks and threads. Out, as a `Grid`: the counter of
 each of these ranges in terms of SPECIAL indices, and for every STORE the condition under which a thread may
 do it.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import ZERO, iterations, running_in
+from tinygrad.codegen.ranges import ZERO, iterations, of_kind, running_in
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, all_of
@@ -31,11 +31,6 @@ BLOCK_KINDS: Mapping[RangeKind, str] = {RangeKind.GLOBAL: "gidx", RangeKind.LOCA
 """Ranges that no thread loops over, and what the hardware's index for them is called."""
 Rank = Callable[[UOp], tuple[bool, int, int, int]]
 """What sorts ranges, those first that become the fastest digits."""
-
-
-def is_block_range(r: UOp) -> bool:
-    """True for a range across blocks or threads."""
-    return r.kind in BLOCK_KINDS
 
 
 @dataclass(frozen=True)
@@ -62,8 +57,9 @@ class Digits:
     @property
     def longest(self) -> list[int]:
         """The extents of digits, one beside the other, that make up the size."""
-        most = max(self.inner, key=lambda digits: digits.size, default=None)
-        inner = [] if most is None else most.longest if most.size == self.inner_size else [self.inner_size]
+        inner = _axes(self.inner)
+        if prod(inner) != self.inner_size:
+            inner = [self.inner_size]
         return [*(r.extent for r in self.fast), *inner, *(r.extent for r in self.slow)]
 
     def has_any(self, ranges: Iterable[UOp]) -> bool:
@@ -106,7 +102,7 @@ def _connected(groups: list[frozenset[UOp]]) -> list[list[frozenset[UOp]]]:
 class Grid:
     """Where each GLOBAL and LOCAL range of a nest runs."""
 
-    def __init__(self, nest: UOp, depth: Mapping[UOp, int], limits: GridLimits = NO_LIMITS) -> None:
+    def __init__(self, nest: UOp, limits: GridLimits = NO_LIMITS) -> None:
         self.counters: dict[UOp, UOp] = {}
         self.digit: dict[UOp, UOp] = {}
         """what the number has where a range has its counter: that, or more"""
@@ -117,19 +113,24 @@ class Grid:
         """where the hardware has more blocks than there is work: the condition under which one has some"""
         nodes = nest.toposort()
         closed = (r for n in nodes if n.op is Ops.REDUCE for r in n.closed_ranges)
-        self.exchanging = frozenset(r for r in closed if r.kind is RangeKind.LOCAL)
+        self.exchanging = frozenset(of_kind(closed, RangeKind.LOCAL))
         """the ranges across lanes of a warp that REDUCEs close"""
         of_units = (n.src[3] for n in nodes if n.op is Ops.MMA and n.src[3].op is Ops.RANGE)
         self.lanes = self.exchanging.union(of_units)
         """those, and the ranges across the lanes that hold the tiles of matrix units"""
         users = dict.fromkeys(running_in(n) for n in nodes)
+        depth: dict[UOp, int] = {}
+        """how many ranges there are around each"""
+        for n in nodes:
+            for place, r in enumerate(n.closed_ranges, len(n.ranges)):
+                depth[r] = max(place, depth.get(r, 0))
 
         def rank(r: UOp) -> tuple[bool, int, int, int]:
             is_lane = r in self.lanes
             return not is_lane, -r.extent * is_lane, -depth[r], -r.identity
 
         for kind in BLOCK_KINDS:
-            groups = (frozenset(r for r in ranges if r.kind is kind) for ranges in users)
+            groups = (frozenset(of_kind(ranges, kind)) for ranges in users)
             self.digits[kind] = digits_of(groups, rank, self.lanes)
         self.numbers[RangeKind.GLOBAL] = self.number_of_block(limits)
         self.numbers[RangeKind.LOCAL] = self.number_in_block()
@@ -197,7 +198,7 @@ class Grid:
         """The condition under which a thread stores what changes with `ranges`."""
         conditions = []
         for kind in kinds:
-            own = frozenset(r for r in ranges if r.kind is kind)
+            own = frozenset(of_kind(ranges, kind))
             conditions += self.first_of_all(self.digits[kind], own, self.numbers[kind])
             conditions.append(self.inside.get(kind, TRUE))
         return all_of(conditions)
@@ -222,13 +223,12 @@ class Grid:
         kinds = (RangeKind.LOCAL,) if node.op is Ops.STAGE else tuple(BLOCK_KINDS)
         return self.mask(running_in(node), kinds)
 
-    def own_part(self, stage: UOp) -> tuple[UOp, int]:
+    def own_part(self, memory: UOp) -> tuple[UOp, int]:
         """(this thread's number, how many there are) among the threads that each fill a part of their own of
-        shared memory: those of the LOCAL ranges around the STAGE."""
+        shared memory: those of the LOCAL ranges around its STAGE."""
         number, count = ZERO, 1
-        if stage.arg[1] is Memory.SHARED:
-            around = [r for r in stage.ranges if r.kind is RangeKind.LOCAL]
-            for r in sorted(around, key=lambda r: -self.stride[r]):
+        if memory.arg[1] is Memory.SHARED:
+            for r in sorted(of_kind(memory.ranges, RangeKind.LOCAL), key=lambda r: -self.stride[r]):
                 number, count = number * r.extent + self.counters[r], count * r.extent
         return number, count
 

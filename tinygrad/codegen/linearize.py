@@ -21,11 +21,12 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 
 from tinygrad.codegen.barriers import with_barriers
-from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits, is_block_range
+from tinygrad.codegen.grid import NO_LIMITS, Grid, GridLimits
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.codegen.ranges import (
     ACCUMULATING,
     fresh_identity,
+    is_block_range,
     iterations,
     row_major,
     separate_loops,
@@ -59,14 +60,12 @@ class _Linearizer:
 
     def __init__(self, nest: UOp, limits: GridLimits, contracts: bool) -> None:
         self.nest = nest
-        self.limits = limits
+        self.grid = Grid(nest, limits)
         self.contracts = contracts
         self.order = {node: i for i, node in enumerate(nest.toposort())}
         reduces = dict.fromkeys(_reduce_of(n) for n in self.order if n.op is Ops.RUNNING)
         self.running_alone = [n for n in reduces if n not in self.order]
         """the REDUCEs of which nothing but their value so far is used"""
-        self.grid_depth: dict[UOp, int] = {}
-        """how many ranges there are around each of those across blocks and threads"""
         self.items: dict[UOp, list[UOp]] = defaultdict(list)
         self.body: dict[UOp, UOp] = {}
         """where each node and each loop runs"""
@@ -84,7 +83,6 @@ class _Linearizer:
         self.place_loops()
         self.place_nodes()
         self.connect()
-        self.grid = Grid(self.nest, self.grid_depth, self.limits)
         self.reach = _reach_of_loads(self.order)
         definitions = [n for n in self.order if n.op in (Ops.PARAM, Ops.VARIABLE, Ops.CONST)]
         self.out: list[UOp] = []
@@ -100,16 +98,13 @@ class _Linearizer:
     def place_loops(self) -> None:
         """Give every loop its place below the loops that the node closing it changes with."""
         for node in reversed(self.order):
-            closed = node.closed_ranges
-            if not closed:
+            loops = _closed_loops(node)
+            if not loops:
                 continue
             around = self.innermost(node)
-            if node.op in ACCUMULATING and (loops := _closed_loops(node)):
+            if node.op in ACCUMULATING:
                 self.opened_at[loops[0]].append(node)
-            for place, r in enumerate(closed):
-                if is_block_range(r):
-                    self.grid_depth[r] = max(self.grid_depth.get(r, 0), len(node.ranges) + place)
-                    continue
+            for r in loops:
                 known = self.body.setdefault(r, around)
                 if known is not around:
                     raise RuntimeError(f"loop {r.identity} cannot run in two places: "
@@ -233,24 +228,18 @@ class _Linearizer:
             self.done[item] = self.add(item.replace(src=src))
 
     def place_in_grid(self) -> None:
-        """Write down where this thread is, and what it may store."""
-        self.masks: dict[UOp, UOp] = {}
-        self.own_parts: dict[UOp, tuple[UOp, int]] = {}
+        """Write down where this thread is, what it may store, and which part of shared memory it has."""
         for r, counter in self.grid.counters.items():
             self.done[r] = self.add_tree(counter)
         for node in self.order:
             if node.op in (Ops.STORE, Ops.STAGE):
-                mask = self.masks[node] = self.grid.mask_of(node)
-                if mask is not TRUE:
-                    self.add_tree(mask)
+                self.add_tree(self.grid.mask_of(node))
             if node.op is Ops.STAGE:
-                number, count = self.own_parts[node] = self.grid.own_part(node)
-                if count > 1:
-                    self.add_tree(number)
+                self.add_tree(self.grid.own_part(node)[0])
 
     def masked(self, node: UOp, address: UOp) -> UOp:
         """`address`, where the STORE or STAGE `node` stores, for those threads only that may."""
-        mask = self.masks[node]
+        mask = self.grid.mask_of(node)
         if mask is TRUE:
             return address
         for valid in address.src[2:]:
@@ -264,7 +253,7 @@ class _Linearizer:
 
     def in_own_part(self, offset: UOp, memory: UOp) -> UOp:
         """Where an item of shared memory is in this thread's own part."""
-        number, count = self.own_parts.get(memory, (ROOT, 1))
+        number, count = self.grid.own_part(memory)
         if count == 1:
             return offset
         skipped = self.in_every_lane(self.add_tree(number * self.items_of(memory)), offset.dtype.count)
@@ -321,7 +310,7 @@ class _Linearizer:
             self.add(memory.store(self.add(reduce_identity(node.arg, node.dtype))))
         else:
             kind = Ops.SHARED if node.arg[1] is Memory.SHARED else Ops.SCRATCH
-            size = self.items_of(node) * self.own_parts.get(node, (ROOT, 1))[1]
+            size = self.items_of(node) * self.grid.own_part(node)[1]
             memory = self.write(kind, node.dtype.scalar, (), (number, size))
         if node.op is Ops.SCATTER:
             self.fill(memory, reduce_identity(node.arg[1], node.dtype.scalar.vec(FILLED_LANES)))

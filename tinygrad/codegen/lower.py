@@ -12,7 +12,7 @@ import itertools
 from functools import lru_cache
 from itertools import pairwise, permutations
 
-from tinygrad.codegen.collapse import collapsed_reduce, simplified
+from tinygrad.codegen.collapse import collapsed_reduce, folded, simplified
 from tinygrad.codegen.indexing import (
     ZERO,
     Access,
@@ -22,7 +22,7 @@ from tinygrad.codegen.indexing import (
     splat_value,
 )
 from tinygrad.codegen.predicate import is_loaded_under
-from tinygrad.codegen.ranges import output_ranges, separate_loops
+from tinygrad.codegen.ranges import output_ranges, ranges_among, separate_loops
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.symbolic import TRUE
@@ -79,7 +79,7 @@ class _Lowering:
         place, mask = Access(index).of_base(target)
         if mask is not TRUE and condition is None:
             raise RuntimeError(f"the target of an ASSIGN is padded: {target}")
-        ranges = [r for r in index if r.op is Ops.RANGE]
+        ranges = ranges_among(index)
         self.stored_over.update(ranges)
         self.loops_of_stores.append(frozenset(ranges))
         return target.base.index(place.index[0], live_out & mask).store(stored, *ranges)
@@ -91,7 +91,7 @@ class _Lowering:
         for node, access in self.values:
             index = _index_of_view(value, node, access) if node in (value, base) else None
             if index is not None and self.can_be_nested(index):
-                inner = {i for i in index if i.op is Ops.RANGE} - self.stored_over
+                inner = set(ranges_among(index)) - self.stored_over
                 return tuple(self.new_range(i.extent) if i in inner else i for i in index)
         if value.shape not in self.output_ranges:
             self.output_ranges[value.shape] = tuple(self.new_range(n) for n in value.shape)
@@ -154,7 +154,7 @@ class _Lowering:
             mask = access.of_base(node)[1]
             if mask is TRUE or is_loaded_under(sources[0], mask):
                 return sources[0]
-            return simplified(Ops.WHERE, node.dtype, mask, sources[0], UOp.const(0, node.dtype))
+            return folded(mask.where(sources[0], 0))
         if node.op is Ops.LIVE_OUT:
             return sources[0]
         if node.op is Ops.REDUCE:
@@ -169,7 +169,7 @@ def _index_of_view(value: UOp, node: UOp, access: Access) -> tuple[UOp, ...] | N
         return None
     if node is value:
         return access.index
-    loops = [i for i in access.index if i.op is Ops.RANGE]
+    loops = ranges_among(access.index)
     sizes = [n for n in value.shape if n != 1]
     for order in permutations(loops) if len(loops) == len(sizes) <= MOST_ORDERED else ():
         if [r.extent for r in order] == sizes:
@@ -183,7 +183,7 @@ def _index_of_view(value: UOp, node: UOp, access: Access) -> tuple[UOp, ...] | N
 
 def runs_over(index: tuple[UOp, ...], shape: tuple[int, ...]) -> bool:
     """True if the ranges of `index` run over every item of something of `shape` exactly once."""
-    ranges = [i for i in index if i.op is Ops.RANGE]
+    ranges = ranges_among(index)
     are_whole = (n == (i.extent if i.op is Ops.RANGE else 1) for i, n in zip(index, shape, strict=True))
     return all(are_whole) and len(set(ranges)) == len(ranges)
 

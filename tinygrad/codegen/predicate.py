@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tinygrad.codegen.contraction import product_in
+from tinygrad.codegen.ranges import of_kind
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE
@@ -66,7 +67,7 @@ def mask_loads_along(value: UOp, mask: UOp) -> UOp:
 
     def differs_inside(node: UOp) -> bool:
         if node.op is Ops.STAGE:
-            return any(r.kind is RangeKind.FRAGMENT for r in node.closed_ranges)
+            return bool(of_kind(node.closed_ranges, RangeKind.FRAGMENT))
         return node.op is Ops.MMA and not loops.isdisjoint(node.src[2:4])
 
     return mask_loads(value, mask, lambda load: not load.ranges.isdisjoint(loops), differs_inside)

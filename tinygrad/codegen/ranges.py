@@ -34,9 +34,24 @@ def is_plain(r: UOp) -> bool:
     return r.op is Ops.RANGE and r.kind is RangeKind.LOOP and len(r.src) == 1 and r.src[0].op is Ops.CONST
 
 
+def is_block_range(r: UOp) -> bool:
+    """True for a range across blocks or threads, which no thread loops over."""
+    return r.kind in (RangeKind.GLOBAL, RangeKind.LOCAL)
+
+
+def ranges_among(counters: Iterable[UOp]) -> list[UOp]:
+    """The ranges among these counters, of which what runs once is a constant."""
+    return [c for c in counters if c.op is Ops.RANGE]
+
+
+def of_kind(ranges: Iterable[UOp], *kinds: RangeKind) -> list[UOp]:
+    """Those of the ranges that run as one of these kinds."""
+    return [r for r in ranges if r.kind in kinds]
+
+
 def loops_of(node: UOp) -> list[UOp]:
     """The loops, of the ranges that a node closes, outermost first."""
-    return [r for r in node.closed_ranges if r.kind is RangeKind.LOOP]
+    return of_kind(node.closed_ranges, RangeKind.LOOP)
 
 
 def running_in(node: UOp) -> frozenset[UOp]:
@@ -47,6 +62,11 @@ def running_in(node: UOp) -> frozenset[UOp]:
 def iterations(ranges: Iterable[UOp]) -> int:
     """How often what stands in these loops runs, at most."""
     return math.prod(r.extent for r in ranges)
+
+
+def runs_of(node: UOp) -> int:
+    """How often a node runs, at most, or is taken by what it closes."""
+    return iterations(running_in(node))
 
 
 def closers(nest: UOp, r: UOp) -> list[UOp]:
@@ -193,9 +213,10 @@ def _separated(nest: UOp, places: bool) -> UOp:
         if new.op is not Ops.REDUCE or not closed:
             return new
         values, below = values_of(new), frozenset[UOp]().union(*(v.closed_below for v in values_of(new)))
+        around = frozenset(r for r in new.ranges if not is_block_range(r))
         loops: list[UOp] = []
         for r in closed:
-            here = new.ranges, tuple(loops)
+            here = around, tuple(loops)
             over = below if r.kind is RangeKind.LOOP else ()
             choices = known.setdefault(r, [r])
             own = next((c for c in choices if c not in over

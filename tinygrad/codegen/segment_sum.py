@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tinygrad.codegen.collapse import masked, simplified, solved_for
+from tinygrad.codegen.collapse import folded, masked, solved_for
 from tinygrad.codegen.ranges import is_plain
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import conjuncts
@@ -89,5 +89,5 @@ def _addends(value: UOp, op: Ops) -> list[UOp]:
     source = value.src[0] if value.op is Ops.CAST else value
     if source is not value and source.op is Ops.ADD and source.dtype.is_float \
             and source.dtype.itemsize < value.dtype.itemsize:
-        return [a for s in source.src for a in _addends(simplified(Ops.CAST, value.dtype, s), op)]
+        return [a for s in source.src for a in _addends(folded(s.cast(value.dtype)), op)]
     return [a for s in value.src for a in _addends(s, op)] if value.op is Ops.ADD else [value]

@@ -24,8 +24,8 @@ def with_weights_marked(nest: UOp) -> UOp:
     if not largest:
         return nest
     seen = nest.toposort(stop=_is_sum)
-    parts = {n.src[0] for n in nest.toposort() if _is_sum(n) and _is_sum(n.src[0])}
-    in_other_sums = {n for s in nest.toposort() if _is_sum(s) and s not in parts for n in _added_up(s)
+    sums = set(filter(_is_sum, nest.toposort()))
+    in_other_sums = {n for s in sums.difference(s.src[0] for s in sums) for n in _added_up(s)
                      if n in largest and not s.ranges.isdisjoint(n.ranges - largest[n].ranges)}
     weights = largest.keys() - seen.keys() - in_other_sums
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tinygrad.codegen.ranges import of_kind
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import constant, linear_terms
 from tinygrad.graph.uop import UOp
@@ -44,7 +45,7 @@ def _beside_each_other(accesses: Iterable[UOp]) -> Iterable[tuple[UOp, Jump, dic
     the lane, how it jumps, and each by that number."""
     groups: dict[tuple[UOp, ...], tuple[UOp, Jump, dict[int, UOp]]] = {}
     for node in accesses:
-        lanes = [r for r in (*node.ranges, *node.src[2:]) if r.kind is RangeKind.VECTOR]
+        lanes = of_kind((*node.ranges, *node.src[2:]), RangeKind.VECTOR)
         memory, offset = node.src[0].src
         jump = jump_of(offset, lanes[0]) if len(lanes) == 1 else None
         if jump is not None:

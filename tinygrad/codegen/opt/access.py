@@ -26,6 +26,11 @@ class MemoryAccess:
     irregular: frozenset[UOp]
     """ranges that the address changes with in another way than by a fixed step"""
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an item."""
+        return self.node.dtype.itemsize
+
     def step(self, r: UOp) -> int | None:
         """Items between neighbouring iterations of `r`; None where that varies."""
         return None if r in self.irregular else self.steps.get(r, 0)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinygrad.codegen.predicate import identity_unless, mask_store
-from tinygrad.codegen.ranges import ZERO, NewRanges, change_closers, closers
+from tinygrad.codegen.ranges import ZERO, NewRanges, change_closers, closers, ranges_among
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -40,7 +40,7 @@ class SharedLoop:
 
     @property
     def ranges(self) -> list[UOp]:
-        return [r for r in (self.rounds, self.warps, self.lanes, self.vector) if r is not ZERO]
+        return ranges_among((self.rounds, self.warps, self.lanes, self.vector))
 
     def reduced(self, node: UOp, value: UOp, others: Sequence[UOp], new: NewRanges) -> UOp:
         """`value` reduced as a REDUCE `node` does along the loop and others: what all threads know then."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import NewRanges
+from tinygrad.codegen.ranges import NewRanges, of_kind
 from tinygrad.graph.attributes import Attribute, Synthesized
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -53,7 +53,7 @@ def _found_rows(nest: UOp) -> list[CachedRow]:
     if not nest.nodes_of(Ops.REDUCE):
         return []
     around = _loops_around(nodes)
-    rows = [r for r in around if r.kind is RangeKind.LOOP]
+    rows = of_kind(around, RangeKind.LOOP)
     found: dict[UOp, list[tuple[UOp, UOp]]] = defaultdict(list)
     for node in reversed(nodes):
         if node.op in (Ops.RANGE, Ops.LOAD, Ops.STAGE, Ops.STORE, Ops.SINK, Ops.INDEX) or node.dtype.is_bool:

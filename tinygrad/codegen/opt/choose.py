@@ -48,7 +48,7 @@ from tinygrad.codegen.opt.staging import numbered_rows
 from tinygrad.codegen.opt.subtotals import long_sum
 from tinygrad.codegen.opt.tiles import FILL
 from tinygrad.codegen.prefix_sum import prefix_sums
-from tinygrad.codegen.ranges import ACCUMULATING, is_plain, iterations, loops_of, running_in
+from tinygrad.codegen.ranges import ACCUMULATING, is_plain, loops_of, of_kind, runs_of
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -164,7 +164,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         """Several recurrences beside each other, which hides the latency of an addition, where no loop has
         items side by side for lanes; False where there is none, or such a loop."""
         loops = self.store.closed_ranges
-        if all(r.kind is not RangeKind.IN_ORDER for r in loops):
+        if not of_kind(loops, RangeKind.IN_ORDER):
             return False
         costs = {f"r{r.identity}_as_lanes": self.lane_cost(r, self.accesses())
                  for r in self.loops}
@@ -221,8 +221,8 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             if is_plain(outermost) and is_plain(second) and self.better_as_one(outermost, second):
                 self.take(Merge, outermost, second)
                 outermost = self.loops[0]
-            elif not self.reduces_between(second):
-                fills = self.fills_between(outermost, second)
+            elif not self.outside(second, Ops.REDUCE, Ops.SCATTER):
+                fills = any(outermost in n.ranges for n in self.outside(second, Ops.STAGE))
                 outermost = max(outermost, second, key=lambda r: (self.machine.busy_share(r.extent),
                                                                   fills or r.extent))
         self.take(Thread, self.one_share_a_thread(outermost))
@@ -230,8 +230,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
     def one_share_a_thread(self, loop: UOp) -> UOp:
         """`loop`, or the loop over one part of it for each thread, where memory is filled outside of it: who
         takes a part fills all of that anew."""
-        filled = sum(iterations(running_in(n)) for n in self.nest.nodes_of(Ops.STAGE)
-                     if loop not in n.ranges)
+        filled = sum(map(runs_of, self.outside(loop, Ops.STAGE)))
         size = ceildiv(loop.extent, self.machine.threads)
         if FILL * filled <= FILLED_SHARE * self.original_work or size < 2 or not is_plain(loop):
             return loop
@@ -247,16 +246,11 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             return True
         if any(n.op is not Ops.STAGE or inner in n.ranges for n in between):
             return False
-        filled = FILL * inner.extent * sum(iterations(running_in(n)) for n in between)
+        filled = FILL * inner.extent * sum(map(runs_of, between))
         busy = self.machine.busy_share
         time_of_one = self.original_work / max(busy(outer.extent), busy(inner.extent))
         return (self.original_work + filled) / busy(outer.extent * inner.extent) < time_of_one
 
-    def fills_between(self, outer: UOp, inner: UOp) -> bool:
-        """True if memory is filled for each iteration of `outer`: threads that share out `inner` would each
-        fill all of it."""
-        return any(outer in n.ranges and inner not in n.ranges for n in self.nest.nodes_of(Ops.STAGE))
-
-    def reduces_between(self, inner: UOp) -> bool:
-        """True if a REDUCE or SCATTER runs outside `inner`: every thread would do it again."""
-        return any(inner not in n.ranges for n in self.nest.nodes_of(Ops.REDUCE, Ops.SCATTER))
+    def outside(self, loop: UOp, *ops: Ops) -> list[UOp]:
+        """What runs outside of `loop`: threads that share it out would each reduce that again, or fill it."""
+        return [n for n in self.nest.nodes_of(*ops) if loop not in n.ranges]

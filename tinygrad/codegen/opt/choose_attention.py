@@ -14,7 +14,7 @@ from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE, BlockTileChooser
 from tinygrad.codegen.opt.fused_attention import LayoutConversion, attention_loops, layout_conversion
 from tinygrad.codegen.opt.online_softmax import SoftmaxSums, WeightedSum, online_softmax_of
 from tinygrad.codegen.opt.opts import Attention, OnlineSoftmax
-from tinygrad.codegen.ranges import iterations
+from tinygrad.codegen.ranges import iterations, of_kind
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -72,8 +72,7 @@ class AttentionChooser(BlockTileChooser):
         if (how := layout_conversion(unit)) is None or \
                 not (keys := self.keys_of_tile(unit, how, found, column)):
             return False
-        new = self.new_ranges(OnlineSoftmax, found.loop, keys)
-        key = next(r for r in new if r.kind is RangeKind.UNROLL)
+        key, = of_kind(self.new_ranges(OnlineSoftmax, found.loop, keys), RangeKind.UNROLL)
         attention = attention_loops(self.nest, unit, query, key, column)
         if attention is None:
             return False

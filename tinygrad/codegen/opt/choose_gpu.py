@@ -34,7 +34,7 @@ from tinygrad.codegen.opt.opts import (
     Upcast,
     Vector,
 )
-from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations
+from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations, of_kind
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -116,13 +116,13 @@ class BlockChooser(AttentionChooser):
         before = self.outputs
         for r in self.fastest_first(ranges):
             around = (s.closed_ranges for s in self.nest.src if r in s.closed_ranges)
-            taken = max(iterations(n for n in loops if n.kind is RangeKind.LOCAL and n not in before)
+            taken = max(iterations(n for n in of_kind(loops, RangeKind.LOCAL) if n not in before)
                         for loops in around)
             self.runs(Local, r, budget // taken)
 
     def loops_with_threads(self) -> frozenset[UOp]:
         """The loops of outputs that threads share already."""
-        return frozenset(r for s in self.nest.src if any(n.kind is RangeKind.LOCAL for n in s.closed_ranges)
+        return frozenset(r for s in self.nest.src if of_kind(s.closed_ranges, RangeKind.LOCAL)
                          for r in s.closed_ranges)
 
     def share_out(self) -> None:
@@ -194,7 +194,7 @@ class BlockChooser(AttentionChooser):
         walked = [(a, r) for node in self.outer_reduces() if (r := self.shared_range(node)) is not None
                   and (a := self.largest_access(node)) is not None]
         longest = max((r.extent for _, r in walked), default=1)
-        itemsize = min((a.node.dtype.itemsize for a, _ in walked), default=1)
+        itemsize = min((a.itemsize for a, _ in walked), default=1)
         least, most = (self.machine.warp_threads, block) if lies_in_rows else \
             (1, block * itemsize // SECTOR_BYTES)
         group = max(1, min(max(least, power_of_two(wanted)), most, power_of_two(longest)))
@@ -295,7 +295,7 @@ class BlockChooser(AttentionChooser):
         self.group_reduces(group, inner)
         outputs = self.outputs
         inside = (n.ranges - outputs for n in self.nest.toposort() if not n.ranges.isdisjoint(inner))
-        if not any(r.kind is RangeKind.LOCAL for ranges in inside for r in ranges):
+        if not any(of_kind(ranges, RangeKind.LOCAL) for ranges in inside):
             self.distribute_over_threads(outputs - outer,
                                          group)  # else sums inside rows have the threads already
 
@@ -309,8 +309,7 @@ class BlockChooser(AttentionChooser):
         if set(self.reduces) != found.reduces or any(n.ranges != rows for n in found.reduces):
             return False
         threads, width = self.machine.block_threads, self.access_width([found.loop])
-        item = next(r for r in self.new_ranges(OnlineSoftmax, found.loop, threads * TILE_ITEMS)
-                    if r.kind is RangeKind.UNROLL)
+        item, = of_kind(self.new_ranges(OnlineSoftmax, found.loop, threads * TILE_ITEMS), RangeKind.UNROLL)
         self.take(Row, (item,), threads, width, self.exchanging_lanes())
         self.distribute_over_threads(self.outputs - rows, threads)
         return True
@@ -415,5 +414,5 @@ class BlockChooser(AttentionChooser):
 
 def _is_next(access: MemoryAccess, r: UOp) -> bool:
     """Whether neighbouring iterations of `r` access neighbouring items, or vectors of them."""
-    return access.step(r) == iterations(x for x in access.ranges
-                                        if x.kind is RangeKind.VECTOR and access.step(x) == 1)
+    return access.step(r) == iterations(x for x in of_kind(access.ranges, RangeKind.VECTOR)
+                                        if access.step(x) == 1)

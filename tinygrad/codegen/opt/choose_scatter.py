@@ -16,7 +16,7 @@ from tinygrad.codegen.opt.access import MemoryAccess, lie_side_by_side
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.opts import Interchange, Scatter, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE
-from tinygrad.codegen.ranges import is_plain, iterations
+from tinygrad.codegen.ranges import is_plain, iterations, of_kind
 from tinygrad.codegen.segment_sum import SegmentSum, segment_sums
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
@@ -74,16 +74,18 @@ class ScatterChooser(Chooser):
                 any(a.step(loop) != 1 or a.ranges != across[0].ranges for a in across):
             return False
         outputs = [r for r in loops if r not in across[0].ranges]
+        if len(outputs) > 1 or not all(map(is_plain, (loop, summed, *outputs))) or \
+                summed.extent < 4 * ROWS_TOGETHER:
+            return False
         size = self.run_of(loop, [r for r in loops[:-1] if r not in outputs], iterations(outputs))
-        if not all(map(is_plain, (loop, summed, *outputs))) or summed.extent < 4 * ROWS_TOGETHER or \
-                len(outputs) > 1 or not self.worth_interchanging(across, summed, size, iterations(outputs)):
+        if not self.worth_interchanging(across, summed, size, iterations(outputs)):
             return False
         loop, _ = self.tiled(loop, size)
         for r in outputs:
             self.runs(Upcast, r)
         _, around = self.split(Vector, loop, self.width(loop))
         if outputs:
-            tile = [r for r in self.reduces[0].ranges if r.kind is RangeKind.UNROLL]
+            tile = of_kind(self.reduces[0].ranges, RangeKind.UNROLL)
             for operand in self.operands_along([summed, *tile]):
                 self.stage(operand, [summed, *tile])  # what a row is multiplied with lies together
         rows, _ = self.split(Split, self.reduces[0].closed_ranges[0], ROWS_TOGETHER)
@@ -96,8 +98,8 @@ class ScatterChooser(Chooser):
         """Whether rows are long and far from each other, and memory has them; or else, whether they would be
         copied into panels for the few `outputs` that are computed of each column, and whether no other unit
         computes these."""
-        step = min(abs(a.step(summed) or 0) * a.node.dtype.itemsize for a in across)
-        moved = sum(a.node.dtype.itemsize for a in across) * iterations(across[0].ranges)
+        step = min(abs(a.step(summed) or 0) * a.itemsize for a in across)
+        moved = sum(a.itemsize for a in across) * iterations(across[0].ranges)
         run = size * self.store.src[1].dtype.itemsize
         self.note("rows added to a row", bytes=moved, cache=self.machine.l2_bytes, run=run, step=step,
                   outputs=outputs)

@@ -26,7 +26,7 @@ from tinygrad.codegen.opt.matrix import (
 )
 from tinygrad.codegen.opt.opts import MMA, Local, Merge, Pad, Split, Swap, Unroll, Upcast, Vector
 from tinygrad.codegen.predicate import mask_of
-from tinygrad.codegen.ranges import is_plain, iterations
+from tinygrad.codegen.ranges import is_plain, iterations, of_kind
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE
@@ -271,10 +271,10 @@ class BlockTileChooser(Chooser):
                            unit.row_items)
             else:  # rows of k, that one lane reads below each other
                 self.share(unit.source, side, k, threads, unit.a.registers // 2 * steps)
-        for r in self.new_ranges(MMA, m, n, k, unit, tile.m // (tile.parts_m * unit.m),
-                                 tile.n // (tile.parts_n * unit.n), steps):
-            if r.kind is RangeKind.LOOP:
-                self.runs(Local, r)
+        made = self.new_ranges(MMA, m, n, k, unit, tile.m // (tile.parts_m * unit.m),
+                               tile.n // (tile.parts_n * unit.n), steps)
+        for r in of_kind(made, RangeKind.LOOP):
+            self.runs(Local, r)
 
     # --- registers ------------------------------------------------------------------------------------------
 

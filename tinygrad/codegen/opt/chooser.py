@@ -27,7 +27,15 @@ from tinygrad.codegen.opt.opts import (
 )
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import stageable
-from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, loops_of, output_ranges, running_in
+from tinygrad.codegen.ranges import (
+    all_ranges,
+    is_plain,
+    iterations,
+    loops_of,
+    of_kind,
+    output_ranges,
+    running_in,
+)
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -121,7 +129,7 @@ class Chooser:
     def split(self, kind: type[Splitting], r: UOp, size: int) -> tuple[UOp, UOp | None]:
         """Take a split; (the range inside, the loop left around it or None)."""
         inside, *rest = self.new_ranges(kind, r, size)
-        around = [r for r in rest if r.kind is RangeKind.LOOP]
+        around = of_kind(rest, RangeKind.LOOP)
         return inside, around[-1] if around else None
 
     def runs(self, kind: type[Splitting], r: UOp | None, most: int | None = None) -> UOp | None:
@@ -220,7 +228,7 @@ class Chooser:
         """The contraction with the most work that changes with every range of an output, none of which runs
         in order: where one item follows from the one before, there is nothing to tile."""
         outputs = [frozenset(s.closed_ranges) for s in self.nest.src
-                   if all(r.kind is not RangeKind.IN_ORDER for r in s.closed_ranges)]
+                   if not of_kind(s.closed_ranges, RangeKind.IN_ORDER)]
         found = (c for n in self.nest.toposort() if n.ranges in outputs and (c := contraction_of(n)))
         return max(found, key=lambda c: iterations(c.reduce.closed_ranges), default=None)
 
@@ -254,7 +262,7 @@ class Chooser:
     def can_vector(self, r: UOp) -> bool:
         around = (running_in(n) for n in self.nest.toposort())
         return r.extent >= 4 and r.kind is RangeKind.LOOP and \
-            not any(o.kind is RangeKind.VECTOR for loops in around if r in loops for o in loops)
+            not any(r in loops and of_kind(loops, RangeKind.VECTOR) for loops in around)
 
     def lane_tile(self, lane: UOp, most: int) -> int:
         """`lane` as vectors, up to `most` of them side by side. Returns how many."""

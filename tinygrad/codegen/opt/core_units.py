@@ -14,7 +14,7 @@ panel of a few rows, is used again while it is near.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tinygrad.codegen.contraction import Contraction
@@ -23,10 +23,10 @@ from tinygrad.codegen.opt.matrix import MatrixProduct, are_of_every_store, matri
 from tinygrad.codegen.opt.opts import MMA, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE
 from tinygrad.codegen.opt.tiles import TileChooser, along
-from tinygrad.codegen.ranges import fresh_identity, iterations
+from tinygrad.codegen.ranges import fresh_identity, iterations, of_kind
 from tinygrad.codegen.transpose import interleaved_runs, jump_of
-from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
+from tinygrad.graph.symbolic import constant
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, round_up
 from tinygrad.renderer.matrix_units import ROW_BYTES, MatrixUnit
@@ -93,13 +93,12 @@ class CoreUnitChooser(TileChooser):
         self.note("a tile of dot products", rows=tile[0], vectors=tile[1])
         first = fresh_identity(self.nest)
         self.take(MMA, m, n, k, unit, *tile, 1)
-        (single, _, _, _, pair, pairs), closed = self.unit_product()
-        if not self.reads_pairs(single, pair):
-            rows = loops_over_tiles(single, closed, first)
-            self.stage_pairs(single, [*rows, *panel_ranges(single, closed), pair])
-        single, lanes = self.unit_product()[0][:2]
-        self.stage_pairs(lanes, [*panel_ranges(lanes, closed), pairs])
+        (single, lanes, _, _, pair, pairs), closed = self.unit_product()
         tiles = loops_over_tiles(lanes, closed, first)
+        if not self.reads_pairs(single, pair):
+            self.stage_side(0, first, (), (pair.extent, False))
+            single = self.unit_product()[0][0]
+        self.stage_side(1, first, tiles, (pairs.extent, False))
         batch = (single.ranges & lanes.ranges) - frozenset(closed)
         self.enclose_with(self.ranges_of_staging(batch, tiles[0] if tiles else None))
 
@@ -107,12 +106,17 @@ class CoreUnitChooser(TileChooser):
         """True if both items of a pair lie side by side in memory as they are."""
         return single.op is Ops.LOAD and all(a.step(pair) == 1 for a in self.loads_of(single))
 
-    def stage_pairs(self, operand: UOp, over: list[UOp]) -> None:
-        """The operand staged, filled by vectors where it lies as it is, or its items come from two rows in
-        turn."""
-        self.stage(operand, over)
-        lane = self.newest_stage()[0].closed_ranges[-1]
-        self.attempt(self.fill_rows, lane, lane.extent, False)
+    def stage_side(self, side: int, first: int, outside: Sequence[UOp | None],
+                   *fillings: tuple[int, bool]) -> None:
+        """An operand staged for all tiles but those of loops `outside`, its rows filled in the first of these
+        ways (lanes, whether squares are turned) in which it lies as they want it."""
+        src, summed = self.unit_product()
+        loops = [r for r in loops_over_tiles(src[side], summed, first) if r not in outside]
+        self.stage(src[side], [*loops, *panel_ranges(src[side], summed), src[4 + side]])
+        element = self.newest_stage()[0].closed_ranges[-1]
+        for filling in fillings:
+            if self.attempt(self.fill_rows, element, *filling):
+                return
 
     # --- tiles by rows --------------------------------------------------------------------------------------
 
@@ -189,24 +193,15 @@ class CoreUnitChooser(TileChooser):
         n, panel = self.tiled(product.n, width)
         high, wide = (TILES if r.extent > size else 1 for r, size in ((m, unit.m), (n, unit.n)))
         self.take(MMA, m, n, product.k, unit, high, wide, 1)
+        length = ROW_BYTES // unit.source.itemsize
+        fillings = (length, False), (length, True), (SQUARE, True)
         if not reads_rows:
-            self.stage_tiles(0, first, None if is_near else block)
-        self.stage_tiles(1, first, panel)
+            self.stage_side(0, first, () if is_near else (block,), *fillings)
+        self.stage_side(1, first, (panel,), *fillings)
         around = self.newest_stage()[0].ranges
         order = [r for r in self.loops if r in around]
         self.enclose_with([r for r in (*order, block) if r is not None])
 
-    def stage_tiles(self, side: int, first: int, outside: UOp | None) -> None:
-        """An operand staged for all tiles but those of a loop `outside`, its rows filled by vectors where it
-        lies as they want it."""
-        src, summed = self.unit_product()
-        loops = [r for r in loops_over_tiles(src[side], summed, first) if r is not outside]
-        self.stage(src[side], [*loops, *panel_ranges(src[side], summed), src[4 + side]])
-        stage, _ = self.newest_stage()
-        length = ROW_BYTES // stage.dtype.itemsize
-        for lanes, is_turned in ((length, False), (length, True), (SQUARE, True)):
-            if self.attempt(self.fill_rows, stage.closed_ranges[-1], lanes, is_turned):
-                return
 
     def fill_rows(self, element: UOp, lanes: int, is_turned: bool) -> bool:
         """Lanes for the newest panel, if they lie as it does, or in squares that are turned."""
@@ -229,21 +224,19 @@ def _reads_squares(load: UOp, rows: UOp, lane: UOp) -> bool:
         return False
     count = lane.extent // jump.together
     distance = rows.extent // count
-    starts = [offset.substitute({rows: UOp.const(distance * i, dtypes.index)}) for i in range(count)]
-    return all(start - starts[0] is UOp.const(i * jump.together, dtypes.index)
-               for i, start in enumerate(starts))
+    starts = [offset.substitute({rows: constant(distance * i)}) for i in range(count)]
+    return all(start - starts[0] is constant(i * jump.together) for i, start in enumerate(starts))
 
 
 def loops_over_tiles(operand: UOp, summed: list[UOp], first: int) -> list[UOp]:
     """The loops over tiles that an operand changes with, where there are several: of identities from `first`
     on."""
-    return sorted((r for r in operand.ranges
-                   if r.kind is RangeKind.LOOP and r.identity >= first and r not in summed),
-                  key=lambda r: -int(r.identity))
+    return sorted((r for r in of_kind(operand.ranges, RangeKind.LOOP)
+                   if r.identity >= first and r not in summed), key=lambda r: -int(r.identity))
 
 
 def panel_ranges(operand: UOp, summed: list[UOp]) -> list[UOp]:
     """The ranges of a panel but its last, as the contraction walks it: products, then the vectors of a
     tile."""
     return [r for r in summed if r in operand.ranges] + \
-        [r for r in operand.ranges if r.kind is RangeKind.UNROLL and r not in summed]
+        of_kind(operand.ranges.difference(summed), RangeKind.UNROLL)

@@ -30,7 +30,7 @@ from tinygrad.codegen.opt.matrix import (
     operand,
 )
 from tinygrad.codegen.predicate import mask_loads_along, masked_address
-from tinygrad.codegen.ranges import ZERO, NewRanges, row_major
+from tinygrad.codegen.ranges import ZERO, NewRanges, ranges_among, row_major
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import all_of
 from tinygrad.graph.uop import UOp
@@ -211,7 +211,7 @@ class _OnUnit:
         if node.op is Ops.REDUCE and node.arg is Ops.MULACC:
             if node.src[1] is not attention.products.reduce:
                 return self.of_row(node.with_sources(src), Ops.ADD)
-            loops = [r for r in (self.which, src[2]) if r.op is Ops.RANGE]
+            loops = ranges_among((self.which, src[2]))
             return UOp.new(Ops.REDUCE, node.dtype, (*src[:2], *loops), node.arg)
         new = node.with_sources(src)
         return self.queries.masked(new, self.at_query) if node.op is Ops.LOAD and \

@@ -11,14 +11,14 @@ import operator
 from collections.abc import Iterator
 from functools import partial
 
+from tinygrad.codegen.cost import is_computed
 from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.chooser import Alternative, Chooser, power_of_two, tile_size
 from tinygrad.codegen.opt.loop_partition import MOST_TAPS
 from tinygrad.codegen.opt.loops import is_reduce_range, is_stage_range, writes_what_it_reads
 from tinygrad.codegen.opt.opts import Accumulators, Split, Unroll, Upcast, Vector
-from tinygrad.codegen.ranges import ZERO, iterations, loops_of, running_in
+from tinygrad.codegen.ranges import ZERO, iterations, loops_of, of_kind, running_in, runs_of
 from tinygrad.codegen.transpose import MOST_STRIDE
-from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple, linear_terms
 from tinygrad.graph.uop import UOp
@@ -58,7 +58,7 @@ class LaneChooser(Chooser):
         longest_first = sorted(self.nest.src, key=lambda s: -iterations(s.closed_ranges))
         for store in longest_first:
             plain = loops_of(store)
-            if not plain or any(r.kind is RangeKind.VECTOR for r in store.closed_ranges):
+            if not plain or of_kind(store.closed_ranges, RangeKind.VECTOR):
                 continue
             inside = [n for n in reduces if n.ranges.issuperset(plain)]
             rows = [n.ranges for n in reduces if n not in inside]
@@ -102,8 +102,8 @@ class LaneChooser(Chooser):
 
     def is_minor(self, reduce: UOp) -> bool:
         """True for a sum with far fewer iterations than other loops have: how it runs does not matter."""
-        longest = max(map(_runs, self.nest.nodes_of(Ops.REDUCE, Ops.STORE)))
-        return MINOR_SHARE * _runs(reduce) <= longest
+        longest = max(map(runs_of, self.nest.nodes_of(Ops.REDUCE, Ops.STORE)))
+        return MINOR_SHARE * runs_of(reduce) <= longest
 
     def lane_cost(self, r: UOp, region: list[MemoryAccess]) -> float:
         """Cost per item of running `r` as lanes, against 1 for running nothing so."""
@@ -218,8 +218,7 @@ class LaneChooser(Chooser):
         what it loads with another (32 parts of a weight's gradient, added up in 16 vectors: 512 loads took
         twice as long as a loop, and five times as long to compile)."""
         reduces = self.reduces
-        vectors = max((iterations(r for r in n.ranges if r.kind is RangeKind.UNROLL) for n in reduces),
-                      default=1)
+        vectors = max((iterations(of_kind(n.ranges, RangeKind.UNROLL)) for n in reduces), default=1)
         values = [*reduces, *(n for n in self.nest.toposort() if n.op is Ops.LOAD or is_computed(n))]
         short: list[UOp] = []
         for r in taps:
@@ -237,8 +236,7 @@ class LaneChooser(Chooser):
         reduces = self.reduces
         taps = list(dict.fromkeys(r for n in reduces for r in n.closed_ranges))
         if not taps or len(reduces) > len(self.nest.src) or self.has_statistics() or \
-                any(n.closed_ranges != tuple(taps) for n in reduces) or \
-                any(r.kind is not RangeKind.LOOP for r in taps):
+                any(n.closed_ranges != tuple(taps) for n in reduces) or of_kind(taps, RangeKind.LOOP) != taps:
             return [], []
         sizes = itertools.accumulate((r.extent for r in reversed(taps)), operator.mul)
         small = [r for r, written in zip(reversed(taps), sizes, strict=True) if written <= MOST_TAPS]
@@ -256,19 +254,9 @@ class LaneChooser(Chooser):
         return next((r for r in loops_of(store) if any(shares(load, r) for load in loads)), None)
 
 
-def is_computed(node: UOp) -> bool:
-    """Whether this is arithmetic on values, not on places or conditions."""
-    return node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index and not node.dtype.is_bool
-
-
 def work_of(node: UOp) -> int:
     """Operations that a node takes."""
     return FUNCTION_WORK if node.op in Family.ELEMENTARY else 1
-
-
-def _runs(node: UOp) -> int:
-    """How often a value is taken by what closes loops."""
-    return iterations(running_in(node))
 
 
 def _is_smooth(r: UOp, loads: list[MemoryAccess]) -> bool:
@@ -285,7 +273,7 @@ def reading_cost(step: int | None) -> float:
 
 def stores_vectors(store: UOp) -> bool:
     """True if the lanes of the STORE fill aligned places of memory."""
-    lanes = [r for r in store.closed_ranges if r.kind is RangeKind.VECTOR]
+    lanes = of_kind(store.closed_ranges, RangeKind.VECTOR)
     if len(lanes) != 1 or store.mask is not None:
         return False
     offset = store.offset

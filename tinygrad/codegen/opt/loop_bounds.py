@@ -16,10 +16,18 @@ from functools import reduce
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.predicate import mask_of
-from tinygrad.codegen.ranges import ACCUMULATING, ZERO, NewRanges, closed_within, is_plain, values_of
-from tinygrad.dtype import dtypes
+from tinygrad.codegen.ranges import (
+    ACCUMULATING,
+    ZERO,
+    NewRanges,
+    closed_within,
+    is_plain,
+    iterations,
+    of_kind,
+    values_of,
+)
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.graph.symbolic import conjuncts, is_index_less, is_negation, linear_terms
+from tinygrad.graph.symbolic import conjuncts, constant, is_index_less, is_negation, linear_terms
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import reachable
 
@@ -89,7 +97,7 @@ def _ends_of_storing(nest: UOp) -> Iterator[LoopBounds]:
 def _end_of_store(store: UOp, loop: UOp) -> UOp:
     """Where one STORE writes no further, by those conditions of it that end `loop`."""
     around = store.closed_ranges[:store.closed_ranges.index(loop)]
-    outer = frozenset(r for r in around if r.kind not in _AT_ONCE)
+    outer = _in_turn(around)
     conditions = [] if store.mask is None else map(below_zero, conjuncts(store.mask))
     ends = (_end_of_holding(d, loop, outer) for d in conditions if d is not None and loop in d.ranges)
     return reduce(UOp.minimum, ends, loop.src[0])
@@ -122,7 +130,7 @@ def _loops_over_less(nest: UOp) -> Iterator[LoopBounds]:
         value, loop = node.src
         if not is_plain(loop):
             continue
-        outer = frozenset(r for r in node.ranges - {loop} if r.kind not in _AT_ONCE)
+        outer = _in_turn(node.ranges - {loop})
         span = _span_of_conditions(_conditions_of_items(value), loop, outer)
         if span is not None and (span.begin.bounds[1] > 0 or span.end.bounds[0] < loop.extent):
             yield loop, (span.end,) if span.begin.is_zero else (loop.src[0], span.begin, span.end)
@@ -170,7 +178,7 @@ def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
     if len(node.src) - len(closed) != 1:
         return None
     mask = mask_of(node.src[0], node.arg)
-    outer = frozenset(r for r in node.ranges if r.kind not in _AT_ONCE)
+    outer = _in_turn(node.ranges)
     for loop in closed:
         if is_plain(loop):
             span = _span_of_conditions(conjuncts(mask), loop, outer)
@@ -202,10 +210,15 @@ def _shortened(node: UOp, found: tuple[UOp, LoopSpan], new: NewRanges) -> UOp:
     return reduce(lambda a, b: simplified(node.arg, node.dtype, a, b), parts)
 
 
+def _in_turn(ranges: Iterable[UOp]) -> frozenset[UOp]:
+    """Those of the ranges of which one iteration runs at a time."""
+    return frozenset(ranges).difference(of_kind(ranges, *_AT_ONCE))
+
+
 def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
     """The lowest and highest values of an index, in terms of the loops `outer`."""
-    terms, constant = linear_terms(index)
-    lowest = highest = UOp.const(constant, dtypes.index)
+    terms, number = linear_terms(index)
+    lowest = highest = constant(number)
     for atom, factor in terms.items():
         if atom.ranges <= outer:
             lowest, highest = lowest + atom * factor, highest + atom * factor
@@ -311,15 +324,11 @@ def _guarded_reads(nest: UOp) -> list[Read]:
 
 def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
     """Where the outermost loop that fills `stage` may begin and end, since no reader goes further."""
-    loop = stage.closed_ranges[0]
-    if len(loop.src) != 1 or loop.kind is not RangeKind.LOOP:
+    loop, *inside = stage.closed_ranges
+    if any(len(r.src) != 1 for r in (loop, *inside)) or loop.kind is not RangeKind.LOOP:
         return None
-    item_steps = 1
-    for r in stage.closed_ranges[1:]:
-        if len(r.src) != 1:
-            return None
-        item_steps *= r.extent
-    outer = frozenset(r for r in stage.ranges if r.kind not in _AT_ONCE)
+    item_steps = iterations(inside)
+    outer = _in_turn(stage.ranges)
     begins, ends = [], []
     for load, masks in reads:
         found = _bounds_of_read(load.offset, masks, outer)
@@ -339,14 +348,14 @@ def _bounds_of_read(item: UOp, masks: frozenset[UOp], outer: frozenset[UOp]) -> 
         if difference is not None:  # item = rest + difference is below rest; item = rest - difference above
             ends.append(_extremes(item - difference, outer)[1])
             begins.append(_extremes(item + difference, outer)[0] + 1)
-    terms, constant = linear_terms(item)
+    terms, start = linear_terms(item)
     reading = [r for r in terms if r.op is Ops.RANGE and len(r.src) == 3]
     if len(reading) == 1 and all(atom.op is Ops.RANGE and factor > 0 for atom, factor in terms.items()) \
             and reading[0].src[1].ranges | reading[0].src[2].ranges <= outer:
         (loop,) = reading
         others = sum(factor * (atom.extent - 1) for atom, factor in terms.items() if atom is not loop)
-        begins.append(loop.src[1] * terms[loop] + constant)
-        ends.append((loop.src[2] - 1) * terms[loop] + (others + constant + 1))
+        begins.append(loop.src[1] * terms[loop] + start)
+        ends.append((loop.src[2] - 1) * terms[loop] + (others + start + 1))
     if not ends:
         return None
     return reduce(UOp.maximum, begins), reduce(UOp.minimum, ends)

@@ -18,6 +18,7 @@ from tinygrad.codegen.opt.loops import writes_what_it_reads
 from tinygrad.codegen.ranges import ACCUMULATING, NewRanges, closers, is_plain, iterations
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.symbolic import constant
 from tinygrad.graph.uop import UOp
 
 MOST_STORES = 64
@@ -43,7 +44,7 @@ def partition(nest: UOp, loop: UOp, begins: Sequence[int]) -> UOp:
         closed = dict.fromkeys(r for store in cut for r in store.closed_ranges)
         loops = new.copies(r for r in closed if r not in around and r is not loop)
         loops[loop] = piece
-        changes = loops | {loop: piece + begin if end - begin > 1 else UOp.const(begin, dtypes.index)}
+        changes = loops | {loop: piece + begin if end - begin > 1 else constant(begin)}
         for store in cut:
             address, value = (_at(source, changes) for source in store.src[:2])
             own = [loops.get(r, r) for r in store.closed_ranges]

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from tinygrad.codegen.contraction import contraction_of, narrower
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.loops import is_shared
 from tinygrad.codegen.predicate import mask_loads_along, mask_of, mask_store, zero_unless
-from tinygrad.codegen.ranges import ZERO, NewRanges, closers
+from tinygrad.codegen.ranges import ZERO, NewRanges, closers, ranges_among
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, linear_terms
@@ -109,7 +110,7 @@ class UnitAxis:
 
     @property
     def loops(self) -> list[UOp]:
-        return [r for r in (self.outer, self.tile) if r.op is Ops.RANGE]
+        return ranges_among((self.outer, self.tile))
 
     def index(self, bits: Sequence[Bit], lane: UOp, element: UOp) -> UOp:
         """The range's counter for a lane's element, where `bits` are those of its number in the tile."""
@@ -168,7 +169,6 @@ def on_matrix_unit(nest: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, *tiles: 
     """The nest with the contraction over k on `unit`, by `tiles` of (m, n, k) beside each other. Raises
     ValueError where there is no such contraction, or where something else uses its ranges otherwise."""
     product = _only_product(nest, unit, m, n, k)
-    reduce = product.reduce
     new = NewRanges(nest)
     rows, columns, depth = (
         axis_of(r, size, count, bits, not unit.in_shared and is_contiguous(values, r), r.kind, new)
@@ -192,21 +192,28 @@ def on_matrix_unit(nest: UOp, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, *tiles: 
                                 operand(product, False, columns, depth, lane, of_b),
                                 lane, of_c, of_a, of_b)
     added = UOp.new(Ops.MMA, unit.result, src, unit)
-    others = [r for r in reduce.closed_ranges if r is not k]
+    others = [r for r in product.reduce.closed_ranges if r is not k]
     total = added.reduce_ranges(Ops.ADD, *others, *depth.loops)
     element = of_c
     within: list[UOp] = []
-    in_rows = [lane, of_c] if lane.op is Ops.RANGE else [of_c]
+    in_rows = ranges_among((lane, of_c))
     if unit.by_rows:  # the result goes to memory, from where loops over its rows take it
         row, column = new.range(unit.m), new.range(unit.n, RangeKind.VECTOR)
         element, in_rows, within = row * unit.n + column, [], [row, column]
         total = total.stage(row.identity, Memory.SCRATCH, of_c).index(element).load()
     at_m = rows.index(unit.c.rows, lane, element)
     at_n = columns.index(unit.c.columns, lane, element)
-    changes = {reduce: total, m: at_m, n: at_n}
+    changes = {product.reduce: total, m: at_m, n: at_n}
     loops = {m: [*rows.loops, *in_rows], n: columns.loops}
     conditions = [at < axis.extent for at, axis in ((at_m, rows), (at_n, columns)) if not axis.is_whole()]
-    return UOp.sink(_changed_store(s, changes, loops, within, conditions) for s in nest.src)
+
+    def stored(store: UOp) -> UOp:
+        """The STORE of what the unit computed, in the loops over its tiles."""
+        address, value = (s.substitute(changes) for s in store.src[:2])
+        closed = [*(new for r in store.closed_ranges for new in loops.get(r, [r])), *within]
+        return reduce(mask_store, conditions, store.replace(src=(address, value, *closed)))
+
+    return UOp.sink(map(stored, nest.src))
 
 
 def _only_product(nest: UOp, unit: MatrixUnit, m: UOp, n: UOp, k: UOp) -> MatrixProduct:
@@ -236,17 +243,6 @@ def steps_by_one(offset: UOp, r: UOp) -> bool:
     swizzled = (atom.src[0] for atom, factor in linear_terms(offset)[0].items()
               if atom.op is Ops.MOD and factor == 1)
     return steps.get(r) == 1 or any(steps_of(inside)[0].get(r) == 1 for inside in swizzled)
-
-
-def _changed_store(store: UOp, changes: dict[UOp, UOp], loops: dict[UOp, list[UOp]], within: list[UOp],
-                   conditions: Sequence[UOp]) -> UOp:
-    """The STORE of what the unit computed: `loops` in place of the ranges, and those `within` all others."""
-    address, value = (s.substitute(changes) for s in store.src[:2])
-    closed = [*(new for r in store.closed_ranges for new in loops.get(r, [r])), *within]
-    new = store.replace(src=(address, value, *closed))
-    for condition in conditions:
-        new = mask_store(new, condition)
-    return new
 
 
 def as_source(value: UOp, unit: MatrixUnit) -> UOp:

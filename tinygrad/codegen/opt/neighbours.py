@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from tinygrad.codegen.grid import is_block_range
 from tinygrad.codegen.opt.choose import THREAD_WORK, work_and_items
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.loops import is_reduce_range, is_shared, operands
@@ -39,7 +38,16 @@ from tinygrad.codegen.opt.opts import (
 from tinygrad.codegen.opt.panels import panel_order
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.codegen.opt.staging import numbered_rows
-from tinygrad.codegen.ranges import all_ranges, fresh_identity, is_plain, iterations, range_named, running_in
+from tinygrad.codegen.ranges import (
+    all_ranges,
+    fresh_identity,
+    is_block_range,
+    is_plain,
+    iterations,
+    of_kind,
+    range_named,
+    running_in,
+)
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.machine import Machine
@@ -86,8 +94,7 @@ def neighbours(nest: UOp, plan: Plan, machine: Machine) -> Iterator[Plan]:
 
 def copies(nest: UOp) -> int:
     """The most copies that unrolling writes out of any value of `nest`."""
-    return max(iterations(r for r in running_in(n) if r.kind is RangeKind.UNROLL)
-               for n in nest.toposort())
+    return max(iterations(of_kind(running_in(n), RangeKind.UNROLL)) for n in nest.toposort())
 
 
 def in_turn(*several: Iterable[T]) -> Iterator[T]:

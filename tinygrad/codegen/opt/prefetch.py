@@ -26,7 +26,7 @@ from typing import NamedTuple
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, steps_of
 from tinygrad.codegen.opt.loops import writes_what_it_reads
-from tinygrad.codegen.ranges import closed_within, iterations
+from tinygrad.codegen.ranges import closed_within, iterations, of_kind
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.machine import Machine
@@ -107,7 +107,7 @@ def _loops_inside(nest: UOp, loop: UOp) -> set[UOp]:
 
 def _serial(ranges: Iterable[UOp]) -> list[UOp]:
     """Those of the ranges whose iterations run one after another."""
-    return [r for r in ranges if r.kind in LOOPS]
+    return of_kind(ranges, *LOOPS)
 
 
 def _walks(reads: list[MemoryAccess], along: UOp) -> list[MemoryAccess]:
@@ -176,7 +176,7 @@ def _is_in_order(access: MemoryAccess, loop: UOp, line_bytes: int) -> bool:
 def _stays_in_line(access: MemoryAccess, r: UOp, line_bytes: int) -> bool:
     """True if neighbouring iterations of `r` read the same cache line, or next to it."""
     step = access.step(r)
-    return step is not None and abs(step) * access.node.dtype.itemsize < line_bytes
+    return step is not None and abs(step) * access.itemsize < line_bytes
 
 
 # --- the next row -------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def _rows_read_again(nest: UOp, reads: list[MemoryAccess], most_bytes: int) -> l
     if len(outermost) > 1 or outermost == {()}:
         return []
     (row,), = outermost
-    walks = [a for a in _walks(reads, row) if a.steps[row] * a.node.dtype.itemsize <= most_bytes
+    walks = [a for a in _walks(reads, row) if a.steps[row] * a.itemsize <= most_bytes
              and _inner_loops(a, row)]  # what a loop of whole vectors leaves over is no loop
     return [a for a in walks if any(_is_read_again(a, r, walks) for r in _inner_loops(a, row))]
 
@@ -201,7 +201,7 @@ def _for_next_row(nest: UOp, rows: list[MemoryAccess], expensive: list[UOp], pag
     if not rows:
         return None
     row = nest.src[0].closed_ranges[0]
-    long = [a for a in rows if a.steps[row] * a.node.dtype.itemsize >= page_bytes]
+    long = [a for a in rows if a.steps[row] * a.itemsize >= page_bytes]
     loops = {r: sum(r in n.ranges for n in expensive) for a in long for r in _inner_loops(a, row)
              if _is_read_again(a, r, rows)}
     best = max(loops, key=lambda r: (loops[r], r.identity), default=None)
@@ -245,7 +245,7 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], machine: Machine, expensi
         if not walks:
             continue
         jumps = [a for a in walks if a in large
-                 and a.steps[loop] * a.node.dtype.itemsize >= 2 * _read_at_once(a)]
+                 and a.steps[loop] * a.itemsize >= 2 * _read_at_once(a)]
         is_product = bool(weights) or contraction_of(node) is not None
         if is_near and not jumps and not is_product and all(node.ranges <= a.ranges for a in walks):
             continue  # what is read once, in order
@@ -260,7 +260,7 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], machine: Machine, expensi
 def _meets_one_item(access: MemoryAccess, loop: UOp, reads: list[MemoryAccess]) -> bool:
     """True if all lanes of a load meet the same item of another load in a loop: a row of a matrix and a
     number of a vector."""
-    lanes = [r for r in access.ranges if r.kind is RangeKind.VECTOR]
+    lanes = of_kind(access.ranges, RangeKind.VECTOR)
     return any(loop in a.ranges and a.ranges.isdisjoint(lanes) for a in reads)
 
 
@@ -276,7 +276,7 @@ def _while_filling(nest: UOp, reads: list[MemoryAccess]) -> list[PrefetchHint]:
         walks = [a for a in reads if loops[-1] in a.ranges and inside.isdisjoint(a.ranges) and _has_lanes(a)]
         run, jumps = sum(map(_read_at_once, walks)), False
         for along in reversed(loops):
-            step = min([(a.step(along) or 0) * a.node.dtype.itemsize for a in walks], default=0)
+            step = min([(a.step(along) or 0) * a.itemsize for a in walks], default=0)
             ahead = 0
             if step >= 2 * run > 0:
                 ahead, jumps = FILL_AHEAD // run, True
@@ -303,19 +303,19 @@ def _memory_bytes(nest: UOp) -> int:
 
 def _larger(reads: list[MemoryAccess], nbytes: int) -> list[MemoryAccess]:
     """Those from memory of more bytes."""
-    return [a for a in reads if a.node.memory.arg[1] * a.node.dtype.itemsize > nbytes]
+    return [a for a in reads if a.node.memory.arg[1] * a.itemsize > nbytes]
 
 
 def _has_lanes(access: MemoryAccess) -> bool:
-    return any(r.kind is RangeKind.VECTOR for r in access.ranges)
+    return bool(of_kind(access.ranges, RangeKind.VECTOR))
 
 
 def _is_vector(access: MemoryAccess) -> bool:
     """True if the items of its lanes lie side by side."""
-    return [access.step(r) for r in access.ranges if r.kind is RangeKind.VECTOR] == [1]
+    return [access.step(r) for r in of_kind(access.ranges, RangeKind.VECTOR)] == [1]
 
 
 def _read_at_once(access: MemoryAccess) -> int:
     """Bytes that one iteration of all loops reads through a load, its lanes and what is written out."""
     written_out = (r for r in access.ranges if r.kind not in LOOPS and access.step(r))
-    return iterations(written_out) * access.node.dtype.itemsize
+    return iterations(written_out) * access.itemsize

@@ -37,7 +37,15 @@ from functools import reduce
 
 from tinygrad.codegen.collapse import item_at, solved_for
 from tinygrad.codegen.predicate import accumulated, mask_loads
-from tinygrad.codegen.ranges import ZERO, NewRanges, iterations, row_major, separate_loops
+from tinygrad.codegen.ranges import (
+    ZERO,
+    NewRanges,
+    iterations,
+    of_kind,
+    ranges_among,
+    row_major,
+    separate_loops,
+)
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, conjuncts
@@ -71,7 +79,7 @@ def interchange(nest: UOp, loop: UOp) -> UOp:
         raise ValueError(f"no sum changes with r{loop.identity}")
     new, sums = NewRanges(nest), {}
     for n in found:
-        tile = sorted((r for r in n.ranges if r.kind in (RangeKind.UNROLL, RangeKind.VECTOR)),
+        tile = sorted(of_kind(n.ranges, RangeKind.UNROLL, RangeKind.VECTOR),
                       key=lambda r: (r.kind is RangeKind.VECTOR, r.identity))
         walked, *inside = n.closed_ranges
         outer = n.src[0].reduce_ranges(n.arg, *inside).reduce_ranges(n.arg, walked)
@@ -92,7 +100,7 @@ def _scattered(node: UOp, value: UOp, condition: UOp, segments: tuple[UOp, ...],
     them, `inner`, all of whose items are added at once where they belong to all."""
     again = new.copies((*node.closed_ranges, *inner))
     summed, own = [again[r] for r in node.closed_ranges], [again[r] for r in inner]
-    walked = [r for r in summed if r.kind is RangeKind.LOOP]
+    walked = of_kind(summed, RangeKind.LOOP)
     value, mask, at = _placed(value.substitute(again), condition.substitute(again), [*segments, *own])
     loops = [r for r in own if at[r] is r]
     extents = [r.extent for r in (*segments, *inner)]
@@ -102,10 +110,10 @@ def _scattered(node: UOp, value: UOp, condition: UOp, segments: tuple[UOp, ...],
         last, lane = loops.pop(), new.range(lanes, RangeKind.VECTOR)
         around = new.counter(last.extent // lanes)
         changes[last] = around * lanes + lane
-        loops += [r for r in (around, lane) if r.op is Ops.RANGE]
+        loops += ranges_among((around, lane))
     offset = row_major([at[r] for r in (*segments, *own)], extents).substitute(changes)
     value, mask = value.substitute(changes), mask.substitute(changes)
-    first = next((r for r in loops if r.kind is RangeKind.LOOP), None)
+    first = next(iter(of_kind(loops, RangeKind.LOOP)), None)
     if dump_slots and first is None and mask.ranges.isdisjoint(loops):
         side_by_side = iterations(loops)
         beyond = items + walked[-1] % dump_slots * side_by_side

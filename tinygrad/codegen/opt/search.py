@@ -50,7 +50,7 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
     machine = Device[device].renderer.machine
     width, seconds = int(BEAM), float(BEAM_SECONDS.value)
     key = kernel_key(ast, device)
-    may_recall = CACHELEVEL and not IGNORE_BEAM_CACHE and key is not None
+    may_recall = CACHELEVEL and not IGNORE_BEAM_CACHE
     kept = kept_plan(key, width, seconds) if may_recall and key is not None else None
     if kept is not None and applies(nest, kept, machine):
         return kept
@@ -132,8 +132,8 @@ class Search:
     def run(self) -> Found:
         """The fastest plan."""
         self.end = time.perf_counter() + self.budget
-        machine = Device[self.device].renderer.machine
         self.bench = Workbench(self.nest, self.device)
+        machine = self.bench.renderer.machine
         self.default = self.bench.build(self.nest, choose_plan(self.nest, machine))
         self.default_seconds = min(self.bench.run(self.default) for _ in range(3))
         self.most_copies = most_copies(self.nest, machine)
@@ -150,7 +150,7 @@ class Search:
 
     def extend(self) -> None:
         """Round after round, measure what is near the best."""
-        machine = Device[self.device].renderer.machine
+        machine = self.bench.renderer.machine
         done: set[Plan] = set()
         best = float("inf")
         while self.measured[0].share < best * PROGRESS and self.has_time():

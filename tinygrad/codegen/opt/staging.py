@@ -16,8 +16,8 @@ from tinygrad.codegen.contraction import narrower
 from tinygrad.codegen.opt.cached_rows import CachedRow, cacheable_rows
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.predicate import mask_loads_along
-from tinygrad.codegen.ranges import NewRanges, iterations, row_major
-from tinygrad.graph.ops import Memory, Ops, RangeKind
+from tinygrad.codegen.ranges import NewRanges, iterations, ranges_among, row_major
+from tinygrad.graph.ops import Memory, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 
@@ -145,4 +145,4 @@ def _filled_by_block(nest: UOp, value: UOp, over: Sequence[UOp], tile: SharedTil
     filled = value.substitute(dict(zip(over, counters, strict=True)))
     if rounds * tile.threads * tile.width > total:
         filled = mask_loads_along(filled, item < total)
-    return filled.stage(new.first, Memory.SHARED, *(r for r in (fill, thread, lane) if r.op is Ops.RANGE))
+    return filled.stage(new.first, Memory.SHARED, *ranges_among((fill, thread, lane)))

@@ -22,7 +22,7 @@ from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import loop_around
 from tinygrad.codegen.opt.opts import Merge, Split, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE, WIDEST, PanelChooser, panel_order
-from tinygrad.codegen.ranges import all_ranges, is_plain, iterations
+from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, of_kind
 from tinygrad.dtype import DType
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -313,9 +313,8 @@ class TileChooser(PanelChooser):
         `count` products share fit the registers: what the taps of windows side by side share is loaded once.
         (46 x 26 x 42 convolved by 3 x 3 to 52 channels, a tile of 6 x 4: 0.85 of the time with AVX-512, 0.82
         with AVX2, where spilled ones took up to 2.3 times as long.)"""
-        tile = [r for r in contraction.reduce.ranges if r.kind is RangeKind.UNROLL]
-        single, vectors = sorted(contraction.factors, key=lambda f: any(
-            r.kind is RangeKind.VECTOR for r in f.ranges))
+        tile = of_kind(contraction.reduce.ranges, RangeKind.UNROLL)
+        single, vectors = sorted(contraction.factors, key=lambda f: bool(of_kind(f.ranges, RangeKind.VECTOR)))
         shared = sum(items_shared(a, [r for r in tile if r in a.ranges], loop, count)
                      for a in self.loads_of(single))
         side_by_side = iterations(r for r in tile if r in vectors.ranges)
@@ -446,7 +445,7 @@ class TileChooser(PanelChooser):
             self.lane_tile(loop, vectors)
             new = [r for r in all_ranges(self.nest) if r not in before]
             done.update((loop, *new))
-            lane = next(r for r in new if r.kind is RangeKind.VECTOR)
+            lane, = of_kind(new, RangeKind.VECTOR)
             operand = next((s for s in self.operands_along([lane]) if self.is_walked_badly(s, lane)), None)
             if operand is not None:
                 inner = operand.ranges - self.outputs
