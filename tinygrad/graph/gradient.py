@@ -92,7 +92,7 @@ def _masked(g: UOp) -> tuple[UOp, UOp] | None:
     for move in reversed(moves):
         value = move.replace(src=(value,))
         if move.op is not Ops.CAST:
-            condition = UOp.new(move.op, condition.dtype, (condition,), move.arg)
+            condition = condition.moved(move.op, move.arg)
     return condition, value
 
 

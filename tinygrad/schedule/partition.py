@@ -366,13 +366,7 @@ def _moved_part(node: UOp, shard: UOp, own: Mapping[int, Any]) -> UOp:
         turned = shard.stride([-1 if axis in own and step < 0 else 1 for axis, step in enumerate(node.arg)])
         part = turned.shrink([own.get(axis, (0, size)) for axis, size in enumerate(turned.shape)])
         return part.stride([abs(step) if axis in own else step for axis, step in enumerate(node.arg)])
-    return _MOVES[node.op](shard, [own.get(axis, argument) for axis, argument in enumerate(node.arg)])
-
-
-_MOVES: Mapping[Ops, Callable[[UOp, Sequence[Any]], UOp]] = {
-    Ops.RESHAPE: UOp.reshape, Ops.EXPAND: UOp.expand, Ops.PERMUTE: UOp.permute, Ops.PAD: UOp.pad,
-    Ops.SHRINK: UOp.shrink,
-}
+    return shard.move(node.op, [own.get(axis, argument) for axis, argument in enumerate(node.arg)])
 
 
 def _move(p: Partition, node: UOp) -> Partitioned:
