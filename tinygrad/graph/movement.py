@@ -23,8 +23,8 @@ class Movement:
     arg: Any
     shape: tuple[int, ...]
 
-    def moved(self, op: Ops, arg: Any) -> Self:
-        """The node of a movement op over this one."""
+    def under(self, op: Ops, arg: Any = None) -> Self:
+        """The node of an operation of one source over this one, of its dtype."""
         raise NotImplementedError
 
     def move(self, op: Ops, argument: Sequence[Any]) -> Self:
@@ -34,7 +34,7 @@ class Movement:
         if argument == _UNCHANGED[op](self.shape):
             return self
         check_movement(op, self.shape, argument)
-        return self.moved(op, _as_python(argument))
+        return self.under(op, _as_python(argument))
 
     def reshape(self, shape: Sequence[int]) -> Self:
         return self.move(Ops.RESHAPE, shape)
@@ -60,6 +60,10 @@ class Movement:
     def shrink(self, bounds: Sequence[tuple[int, int]]) -> Self:
         """The items from start to end of each axis."""
         return self.move(Ops.SHRINK, [(s, e) for s, e in bounds])
+
+    def shrink_axis(self, axis: int, span: tuple[int, int]) -> Self:
+        """The items of one axis in a span, all of the others."""
+        return self.shrink([span if i == axis else (0, n) for i, n in enumerate(self.shape)])
 
     def stride(self, steps: Sequence[int]) -> Self:
         """Every nth item of each axis, from the first; from the last where the step is negative (-1

@@ -437,7 +437,7 @@ def _passed_up(node: UOp) -> UOp | None:
         return live_out_condition.of(node.src[0])
     if node.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND):
         condition = live_out_condition.of(node.src[0])
-        return None if condition is None else condition.moved(node.op, node.arg)
+        return None if condition is None else condition.under(node.op, node.arg)
     if node.op in Family.ELEMENTWISE and node.op is not Ops.WHERE:
         found = (live_out_condition.of(source) for source in reversed(node.src))
         return next((condition for condition in found if condition is not None), None)

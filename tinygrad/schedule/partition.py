@@ -28,7 +28,6 @@ from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.schedule.collectives import (
     Shards,
     all_reduce,
-    along,
     combined,
     groups_of_partial,
     moved,
@@ -187,7 +186,7 @@ class Partition:
             self.scattered[result] = whole, at
             return result
         if memory_of(node) is not None or is_symbolic(node.shape) or depth > DEEPEST or not node.src:
-            return along(node, axis, span)
+            return node.shrink_axis(axis, span)
         source = node.src[0]
         if node.op in Family.ELEMENTWISE or node.op in (Ops.DETACH, Ops.COPY, Ops.LIVE_OUT):
             return node.with_sources(tuple(self.shard(s, axis, span, depth) for s in node.src))
@@ -203,7 +202,7 @@ class Partition:
             if cut is not None:
                 below = self.shard(source, cut.axis, cut.spans[0], depth)
                 return below.reshape(resized(node.shape, axis, size))
-        return along(node, axis, span)
+        return node.shrink_axis(axis, span)
 
 
 def moves_least_whole(node: UOp, value: Shards) -> bool:
@@ -222,7 +221,7 @@ def has_all(have: Sequence[Cut], cuts: Sequence[Cut]) -> bool:
 
 def _spans_of(node: UOp, spans: Sequence[tuple[int, Span]]) -> UOp:
     for axis, span in spans:
-        node = along(node, axis, span)
+        node = node.shrink_axis(axis, span)
     return node
 
 
@@ -383,7 +382,7 @@ def _move(p: Partition, node: UOp) -> Partitioned:
 def _contiguous(p: Partition, node: UOp) -> Partitioned:
     """Each device stores its own, of a constant too."""
     value = p.shards(node.src[0], node.device)
-    nodes = tuple(n.copy_to(Device.home(device)) if n.device is None else UOp.new(node.op, node.dtype, (n,))
+    nodes = tuple(n.copy_to(Device.home(device)) if n.device is None else n.under(node.op)
                   for n, device in zip(value.nodes, value.devices, strict=True))
     return Shards(value.devices, nodes, value.cuts)
 

@@ -15,7 +15,7 @@ from tinygrad.codegen.indexing import range_extents
 from tinygrad.codegen.opt.subtotals import LONGEST, SUBTOTAL, WHOLE
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.device import Device
-from tinygrad.dtype import dtypes
+from tinygrad.graph.joining import padded_with
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import UOp
@@ -180,8 +180,7 @@ def _split_for_panels(node: UOp, splits: int) -> UOp:
     whole = length * splits
 
     def part(start: int, end: int) -> UOp:
-        span = [(start, end) if a == axis else (0, n) for a, n in enumerate(shape)]
-        return _moved(source, lambda s: s.shrink(span))
+        return _moved(source, lambda s: s.shrink_axis(axis, (start, end)))
 
     total = _split_axis(node, part(0, whole), axis, splits, to=0)
     return total if whole == shape[axis] else total + node.replace(src=(part(whole, shape[axis]),))
@@ -219,8 +218,8 @@ def _split_padded(node: UOp, axis: int, splits: int) -> UOp:
     missing = -source.shape[axis] % splits
     if missing:
         pads = [(0, missing if a == axis else 0) for a in range(len(source.shape))]
-        inside = UOp.const(True, dtypes.bool, source.shape).pad(pads)
-        source = _moved(source, lambda s: s.pad(pads)) if is_contraction(node) else source.pad(pads)
         if op is not Ops.ADD:
-            source = inside.where(source, reduce_identity(op, source.dtype).arg)
+            source = padded_with(source, pads, reduce_identity(op, source.dtype).arg)
+        else:
+            source = _moved(source, lambda s: s.pad(pads)) if is_contraction(node) else source.pad(pads)
     return _split_axis(node, source, axis, splits)
