@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, dtypes, nn
-from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.nn import optim
 from tinygrad.nn.state import get_parameters, get_state_dict, load_state_dict
 from tinygrad.schedule import node_summary
 from tinygrad.schedule.fusion_group import FusionLegality
 from tinygrad.schedule.items import create_schedule
-from tinygrad.schedule.node_summary import GraphSummary, ViewMap
 
 Network = Callable[[Tensor], Tensor]
 
@@ -150,8 +148,6 @@ def kernels_of(sinks: list[UOp]) -> list[Any]:
 def share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every node be unlike all others."""
     monkeypatch.setattr(node_summary, "cache", lambda function: function)
-    monkeypatch.setattr(GraphSummary, "remembered",
-                        lambda self, key, node: ViewMap(node.st, node.base.shape, node.base.op is Ops.CONST))
 
 
 NETWORKS: dict[str, Callable[[], Any]] = {

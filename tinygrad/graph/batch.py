@@ -87,15 +87,14 @@ def spread(node: UOp, shape: Sequence[int], size: int) -> UOp:
     return node.reshape((1, *node.shape)).expand((size, *node.shape))
 
 
-BATCHED_MOVEMENT: dict[Ops, Callable[[UOp, Any, int], UOp]] = {
-    Ops.RESHAPE: lambda x, shape, size: x.reshape((size, *shape)),
-    Ops.PERMUTE: lambda x, order, size: x.permute((0, *(i + 1 for i in order))),
-    Ops.EXPAND: lambda x, shape, size: x.expand((size, *shape)),
-    Ops.PAD: lambda x, pads, size: x.pad(((0, 0), *pads)),
-    Ops.SHRINK: lambda x, bounds, size: x.shrink(((0, size), *bounds)),
-    Ops.STRIDE: lambda x, steps, size: x.stride((1, *steps)),
+BATCHED_MOVEMENT: dict[Ops, Callable[[Any, int], tuple[Any, ...]]] = {
+    **dict.fromkeys((Ops.RESHAPE, Ops.EXPAND), lambda shape, size: (size, *shape)),
+    Ops.PERMUTE: lambda order, size: (0, *(i + 1 for i in order)),
+    Ops.PAD: lambda pads, size: ((0, 0), *pads),
+    Ops.SHRINK: lambda bounds, size: ((0, size), *bounds),
+    Ops.STRIDE: lambda steps, size: (1, *steps),
 }
-"""Each movement operation with its argument for one example, over a batch of `size`."""
+"""The argument of each movement operation for one example, over a batch of `size`."""
 
 SAME_ARGUMENT = Family.ELEMENTWISE | {Ops.CONTIGUOUS, Ops.DETACH, Ops.COPY, Ops.LIVE_OUT}
 
@@ -103,7 +102,7 @@ SAME_ARGUMENT = Family.ELEMENTWISE | {Ops.CONTIGUOUS, Ops.DETACH, Ops.COPY, Ops.
 def _over_batch(node: UOp, src: tuple[UOp, ...], size: int, values: Mapping[UOp, UOp]) -> UOp:
     """What `node` computes for one example, for a batch; all of `src` have the leading axis."""
     if node.op in BATCHED_MOVEMENT:
-        return BATCHED_MOVEMENT[node.op](src[0], node.arg, size)
+        return src[0].move(node.op, BATCHED_MOVEMENT[node.op](node.arg, size))
     if node.op is Ops.COPY and isinstance(node.arg, Sharding):
         return src[0].shard(node.arg.of_batch())
     if node.op in SAME_ARGUMENT:

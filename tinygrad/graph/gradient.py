@@ -18,6 +18,7 @@ from typing import TypeAlias
 from tinygrad import observer
 from tinygrad.dtype import dtypes
 from tinygrad.graph.elementary import derivative_of_sine
+from tinygrad.graph.joining import padded_with
 from tinygrad.graph.node_flags import COSTLY, READS, Argument
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.shapes import inverse_permutation
@@ -92,7 +93,7 @@ def _masked(g: UOp) -> tuple[UOp, UOp] | None:
     for move in reversed(moves):
         value = move.replace(src=(value,))
         if move.op is not Ops.CAST:
-            condition = UOp.new(move.op, condition.dtype, (condition,), move.arg)
+            condition = condition.under(move.op, move.arg)
     return condition, value
 
 
@@ -121,16 +122,12 @@ def _products_of_others(x: UOp, axes: Sequence[int]) -> UOp:
     """For each item the product of all others along `axes`, in the shape of `x`."""
     if is_symbolic([x.shape[i] for i in axes]):
         ends = [(0, largest(n) - n if i in axes else 0) for i, n in enumerate(x.shape)]
-        return _products_of_others(_padded_with_ones(x, ends), axes).shrink([(0, n) for n in x.shape])
+        return _products_of_others(padded_with(x, ends, 1), axes).shrink([(0, n) for n in x.shape])
     order = [i for i in range(len(x.shape)) if i not in axes] + list(axes)
     kept = [x.shape[i] for i in order[:len(order) - len(axes)]]
     last = x.permute(order)
     flat = last.reshape((*kept, math.prod(x.shape[i] for i in axes)))
     return _others_of_last_axis(flat).reshape(last.shape).permute(inverse_permutation(order))
-
-
-def _padded_with_ones(x: UOp, ends: Sequence[tuple[int, int]]) -> UOp:
-    return UOp.const(True, dtypes.bool, x.shape).pad(ends).where(x.pad(ends), 1)
 
 
 def _others_of_last_axis(x: UOp) -> UOp:
@@ -141,7 +138,7 @@ def _others_of_last_axis(x: UOp) -> UOp:
         return _others_of_group(x)
     groups = ceildiv(size, FACTORS)
     ends = [(0, 0)] * len(lead) + [(0, groups * FACTORS - size)]
-    whole = _padded_with_ones(x, ends)
+    whole = padded_with(x, ends, 1)
     grouped = whole.reshape((*lead, groups, FACTORS))
     totals = grouped.reduce(Ops.MUL, (len(lead) + 1,)).reshape((*lead, groups))
     other_groups = _others_of_last_axis(totals).reshape((*lead, groups, 1)).expand(grouped.shape)

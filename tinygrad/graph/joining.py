@@ -1,5 +1,5 @@
-"""Values one after another along an axis, each item of the result chosen by its place: what `cat` means, and
-what a device makes of the shards that it has copied.
+"""Items chosen by their place: values one after another along an axis, which is what `cat` means, and what a
+device makes of the shards that it has copied; and values with a number around them.
 """
 from __future__ import annotations
 
@@ -34,3 +34,8 @@ def joined(parts: Sequence[UOp], axis: int) -> UOp:
         result = tail.pad(along(start, 0)).expand(result.shape).where(padded, result)
         start = end
     return result
+
+
+def padded_with(value: UOp, pads: Sequence[tuple[int, int]], number: float) -> UOp:
+    """`value` with a number, rather than zeros, before and after each axis."""
+    return UOp.const(True, dtypes.bool, value.shape).pad(pads).where(value.pad(pads), number)

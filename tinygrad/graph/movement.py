@@ -5,7 +5,7 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -23,19 +23,21 @@ class Movement:
     arg: Any
     shape: tuple[int, ...]
 
-    def moved(self, op: Ops, arg: Any) -> Self:
-        """The node of a movement op over this one."""
+    def under(self, op: Ops, arg: Any = None) -> Self:
+        """The node of an operation of one source over this one, of its dtype."""
         raise NotImplementedError
 
-    def _moved_unless(self, same: tuple[Any, ...], op: Ops, arg: tuple[Any, ...]) -> Self:
-        """`moved`, checked; this node where the argument is `same`, with which the op changes nothing."""
-        if arg == same:
+    def move(self, op: Ops, argument: Sequence[Any]) -> Self:
+        """The items after a movement op with this argument; this node where that changes nothing. Raises
+        ValueError for an argument that does not fit the shape."""
+        argument = tuple(argument)
+        if argument == _UNCHANGED[op](self.shape):
             return self
-        check_movement(op, self.shape, arg)
-        return self.moved(op, _as_python(arg))
+        check_movement(op, self.shape, argument)
+        return self.under(op, _as_python(argument))
 
     def reshape(self, shape: Sequence[int]) -> Self:
-        return self._moved_unless(self.shape, Ops.RESHAPE, tuple(shape))
+        return self.move(Ops.RESHAPE, shape)
 
     @property
     def unreshaped(self) -> Self:
@@ -46,26 +48,37 @@ class Movement:
         return node
 
     def permute(self, order: Sequence[int]) -> Self:
-        return self._moved_unless(tuple(range(len(self.shape))), Ops.PERMUTE, tuple(order))
+        return self.move(Ops.PERMUTE, order)
 
     def expand(self, shape: Sequence[int]) -> Self:
-        return self._moved_unless(self.shape, Ops.EXPAND, tuple(shape))
+        return self.move(Ops.EXPAND, shape)
 
     def pad(self, pads: Sequence[tuple[int, int]]) -> Self:
         """Zeros before and after each axis."""
-        return self._moved_unless(((0, 0),) * len(self.shape), Ops.PAD, tuple([(b, a) for b, a in pads]))
+        return self.move(Ops.PAD, [(b, a) for b, a in pads])
 
     def shrink(self, bounds: Sequence[tuple[int, int]]) -> Self:
         """The items from start to end of each axis."""
-        whole = tuple([(0, n) for n in self.shape])
-        return self._moved_unless(whole, Ops.SHRINK, tuple([(s, e) for s, e in bounds]))
+        return self.move(Ops.SHRINK, [(s, e) for s, e in bounds])
+
+    def shrink_axis(self, axis: int, span: tuple[int, int]) -> Self:
+        """The items of one axis in a span, all of the others."""
+        return self.shrink([span if i == axis else (0, n) for i, n in enumerate(self.shape)])
 
     def stride(self, steps: Sequence[int]) -> Self:
         """Every nth item of each axis, from the first; from the last where the step is negative (-1
         flips)."""
-        return self._moved_unless((1,) * len(self.shape), Ops.STRIDE, tuple(steps))
+        return self.move(Ops.STRIDE, steps)
 
 
+_UNCHANGED: dict[Ops, Callable[[tuple[int, ...]], tuple[Any, ...]]] = {
+    **dict.fromkeys((Ops.RESHAPE, Ops.EXPAND), lambda shape: shape),
+    Ops.PERMUTE: lambda shape: tuple(range(len(shape))),
+    Ops.PAD: lambda shape: ((0, 0),) * len(shape),
+    Ops.SHRINK: lambda shape: tuple([(0, n) for n in shape]),
+    Ops.STRIDE: lambda shape: (1,) * len(shape),
+}
+"""The argument with which each movement op leaves a value of some shape as it is."""
 _WHOLE = frozenset({int})
 
 

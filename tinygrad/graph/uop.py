@@ -323,12 +323,8 @@ class UOp(Walk, Operators, Movement, NestNode):
     @property
     def realized(self) -> Buffer | None:
         """The memory that holds this value (or that it is a view of), None while it is lazy."""
-        view = self.realized_view
-        viewed = self.viewed if view is None else view.viewed
-        if viewed.op is Ops.BUFFER:
-            return viewed.buffer
-        view = viewed.realized_view
-        return None if view is None else view.viewed.buffer
+        viewed = (self.realized_view or self).viewed
+        return (viewed.realized_view or viewed).viewed.buffer
 
     @property
     def srcs(self) -> tuple[UOp, ...]:
@@ -490,7 +486,7 @@ class UOp(Walk, Operators, Movement, NestNode):
         wide = self.dtype if op is Ops.MAX or not self.dtype.is_float else accumulate_dtype(self.dtype)
         return UOp.new(Ops.REDUCE, wide, (self.cast(wide),), (op, axes)).cast(self.dtype)
 
-    def moved(self, op: Ops, arg: Any) -> UOp:
+    def under(self, op: Ops, arg: Any = None) -> UOp:
         return UOp.new(op, self.dtype, (self,), arg)
 
     @property
@@ -514,11 +510,11 @@ class UOp(Walk, Operators, Movement, NestNode):
         """This value in a buffer of its own, in row-major order."""
         if self.op is Ops.CONTIGUOUS or self.is_whole_buffer:
             return self
-        return UOp.new(Ops.CONTIGUOUS, self.dtype, (self,))
+        return self.under(Ops.CONTIGUOUS)
 
     def detach(self, leaf: int | None = None) -> UOp:
         """This value as a constant to gradients; with `leaf`, as a variable of its own."""
-        return UOp.new(Ops.DETACH, self.dtype, (self,), leaf)
+        return self.under(Ops.DETACH, leaf)
 
     def live_out(self, condition: UOp) -> UOp:
         """This value, of which only the items where `condition` holds are ever read: what has to be stored of
@@ -544,12 +540,11 @@ class UOp(Walk, Operators, Movement, NestNode):
         """This value on another device; whole on each of several, where it is not on them in another way."""
         if self.device == place:
             return self
-        target = place if isinstance(place, str) else Sharding(place, None)
-        return UOp.new(Ops.COPY, self.dtype, (self,), target)
+        return self.under(Ops.COPY, place if isinstance(place, str) else Sharding(place, None))
 
     def shard(self, sharding: Sharding) -> UOp:
         """This value spread over devices."""
-        return UOp.new(Ops.COPY, self.dtype, (self,), sharding)
+        return self.under(Ops.COPY, sharding)
 
     # --- loop nest ------------------------------------------------------------------------------------------
 

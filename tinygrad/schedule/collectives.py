@@ -60,11 +60,6 @@ def resized(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1:])
 
 
-def along(node: UOp, axis: int, span: Span) -> UOp:
-    """The items of `axis` in `span`."""
-    return node.shrink([span if i == axis else (0, n) for i, n in enumerate(node.shape)])
-
-
 # --- from one layout to another -----------------------------------------------------------------------------
 
 
@@ -119,24 +114,24 @@ class SentPart(NamedTuple):
     """What one device sends another of its shard."""
 
     giver: int
-    common: Spans
-    """which items they are of the whole value, along the axes that it is cut along"""
-    given: Spans
-    """and of the shard, along those and the axes along which the result is cut"""
+    box: tuple[Span, ...]
+    """along every axis, which items they are of the whole value"""
+    given: tuple[Span, ...]
+    """and of the shard"""
 
 
 def _parts_of(holders: Holders, target: int, own: Spans) -> list[SentPart]:
     """What one device is to have, of all who have some of it."""
-    value, found = holders.value, []
-    axes = [cut.axis for cut in value.cuts]
+    axes, shape = [cut.axis for cut in holders.value.cuts], holders.value.nodes[0].shape
+    found = []
     for held in holders.of:
         have = dict(zip(axes, held, strict=True))
         common = {axis: intersection(own.get(axis, span), span) for axis, span in have.items()}
         if all(start < end for start, end in common.values()):
-            begins = {axis: start for axis, (start, _) in have.items()}
-            found.append(SentPart(holders.nearest(held, target), common, {
-                axis: (start - begins.get(axis, 0), end - begins.get(axis, 0))
-                for axis, (start, end) in {**own, **common}.items()}))
+            box = tuple({**own, **common}.get(axis, (0, size)) for axis, size in enumerate(shape))
+            begins = (have.get(axis, (0, 0))[0] for axis in range(len(shape)))
+            found.append(SentPart(holders.nearest(held, target), box, tuple(
+                (start - begin, end - begin) for (start, end), begin in zip(box, begins, strict=True))))
     return found
 
 
@@ -148,16 +143,13 @@ def _exchanged_by_library(value: Shards, parts: Sequence[Sequence[SentPart]]) ->
         return None
     blocks = []
     for taker, some in enumerate(parts):
-        shape = value.nodes[0].shape
-        least = {axis: min(part.common[axis][0] for part in some) for axis in some[0].common}
-        for giver, common, given in some:
-            sizes = tuple(given[axis][1] - given[axis][0] if axis in given else size
-                          for axis, size in enumerate(shape))
+        first = [min(start for start, _ in spans) for spans in zip(*(part.box for part in some), strict=True)]
+        for giver, box, given in some:
+            sizes = tuple(end - start for start, end in given)
             if not all(sizes):
                 return None
-            blocks.append((giver, taker, tuple(given.get(axis, (0,))[0] for axis in range(len(shape))),
-                           tuple(common[axis][0] - least[axis] if axis in common else 0
-                                 for axis in range(len(shape))), sizes))
+            blocks.append((giver, taker, tuple(start for start, _ in given),
+                           tuple(start - least for (start, _), least in zip(box, first, strict=True)), sizes))
     shards = tuple(node.contiguous() for node in value.nodes)
     return [UOp.new(Ops.COLLECTIVE, shards[0].dtype, shards, (device, tuple(blocks), number))
             for number, device in enumerate(value.devices)]
@@ -167,8 +159,8 @@ def _assembled(holders: Holders, target: int, own: Spans, parts: Sequence[SentPa
     """What one device is to have, as one value of these parts."""
     value = holders.value
     axes = [cut.axis for cut in value.cuts]
-    found = [(moved(_part(value.nodes[giver], given), holders.devices[target]), common)
-             for giver, common, given in parts]
+    found = [(moved(_part(value.nodes[giver], given), holders.devices[target]), box)
+             for giver, box, given in parts]
     if not found:
         shape = value.nodes[0].shape
         whole = {cut.axis: (0, max(end for _, end in cut.spans)) for cut in value.cuts}
@@ -178,23 +170,22 @@ def _assembled(holders: Holders, target: int, own: Spans, parts: Sequence[SentPa
     return _joined_along(found, axes)
 
 
-def _part(shard: UOp, spans: Spans) -> UOp:
+def _part(shard: UOp, given: Sequence[Span]) -> UOp:
     """The items of a shard that spans of its own say; of a value that is in memory then."""
-    if all(shard.shape[axis] == end - start for axis, (start, end) in spans.items()):
-        return shard
-    shard = shard if shard.device is None else shard.contiguous()
-    return shard.shrink([spans.get(axis, (0, size)) for axis, size in enumerate(shard.shape)])
+    if shard.device is None or shard.shrink(given) is shard:
+        return shard.shrink(given)
+    return shard.contiguous().shrink(given)
 
 
-def _joined_along(shards: Sequence[tuple[UOp, Spans]], axes: Sequence[int]) -> UOp:
+def _joined_along(shards: Sequence[tuple[UOp, Sequence[Span]]], axes: Sequence[int]) -> UOp:
     """One value of shards that are divided along several axes."""
     if not axes:
         (node, _), = shards
         return node
     axis, *others = axes
-    by_span: dict[Span, list[tuple[UOp, Spans]]] = {}
-    for node, spans in shards:
-        by_span.setdefault(spans[axis], []).append((node, spans))
+    by_span: dict[Span, list[tuple[UOp, Sequence[Span]]]] = {}
+    for node, box in shards:
+        by_span.setdefault(box[axis], []).append((node, box))
     return joined([_joined_along(some, others) for _, some in sorted(by_span.items())], axis)
 
 

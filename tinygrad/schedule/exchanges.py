@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
 
 from tinygrad.device import Device
 from tinygrad.graph.ops import Ops
@@ -109,17 +110,16 @@ class _Order:
     def __init__(self, items: Sequence[ScheduleItem]) -> None:
         self.items = items
         self.order: list[ScheduleItem] = []
-        self.waiting: list[list[int]] = [[] for _ in items]
-        """by step, those that come after it"""
-        self.missing = []
-        for number, after in enumerate(dependences(items)):
-            self.missing.append(len(after))
-            for other in after:
-                self.waiting[other].append(number)
+        after = dependences(items)
+        self.steps = TopologicalSorter(dict(enumerate(after)))
+        self.steps.prepare()
+        of_kernels = [others for item, others in zip(items, after, strict=True) if not is_exchange(item)]
+        self.feeds = set[int]().union(*after).difference(*of_kernels)
+        """the steps for whose results nothing but exchanges waits"""
         self.ready: list[int] = []
         """a heap of the kernels that can run"""
         self.feeding: list[int] = []
-        """and of those that can, for whose results nothing but exchanges waits"""
+        """and of those that can, and feed exchanges"""
         self.devices = list(dict.fromkeys(target.device for item in items if is_exchange(item)
                                          for target in item.buffers[:item.outputs]))
         self.bucket: list[int] = []
@@ -128,9 +128,7 @@ class _Order:
         self.least = self.most = 0
         """of these"""
         self.in_flight: deque[list[int]] = deque()
-        for number, count in enumerate(self.missing):
-            if not count:
-                self.add(number)
+        self.done()
         while self.ready or self.feeding or self.bucket or self.in_flight:
             if (kernels := self.next_kernels()) is not None:
                 number = heapq.heappop(kernels)
@@ -141,13 +139,17 @@ class _Order:
             else:
                 self.land()
 
+    def done(self, *numbers: int) -> None:
+        """Let what waited for these steps run, or what waits for none."""
+        self.steps.done(*numbers)
+        for number in self.steps.get_ready():
+            self.add(number)
+
     def add(self, number: int) -> None:
         """A step that can run from here on."""
         item = self.items[number]
         if not is_exchange(item):
-            after = self.waiting[number]
-            feeds = bool(after) and all(is_exchange(self.items[other]) for other in after)
-            heapq.heappush(self.feeding if feeds else self.ready, number)
+            heapq.heappush(self.feeding if number in self.feeds else self.ready, number)
             return
         self.bucket.append(number)
         for target in item.buffers[:item.outputs]:
@@ -165,12 +167,6 @@ class _Order:
         heaps = (self.feeding,) if is_lopsided else (self.feeding, self.ready)
         return min(filter(None, heaps), key=lambda heap: heap[0], default=None)
 
-    def done(self, number: int) -> None:
-        for other in self.waiting[number]:
-            self.missing[other] -= 1
-            if not self.missing[other]:
-                self.add(other)
-
     def close(self) -> None:
         """Let the bucket be exchanged; the oldest of too many in flight is waited for."""
         self.order.extend(self.items[number] for number in sorted(self.bucket))
@@ -181,5 +177,4 @@ class _Order:
 
     def land(self) -> None:
         """Let what needs the oldest bucket in flight run."""
-        for number in self.in_flight.popleft():
-            self.done(number)
+        self.done(*self.in_flight.popleft())

@@ -39,7 +39,7 @@ from tinygrad.codegen.indexing import Access, loops_over, reduce_depth
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.printing import format_node
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import DEBUG
+from tinygrad.helpers import DEBUG, reachable
 from tinygrad.schedule.cost import (
     ACCESS_OPERATIONS,
     LARGE_CONE,
@@ -79,16 +79,8 @@ class Kernel:
 
     def depends_on(self, others: set[Kernel]) -> bool:
         """True if this kernel needs a result of one of `others`, directly or not."""
-        seen: set[Kernel] = set()
-        stack = list(self.after)
-        while stack:  # as `reachable`, up to the first
-            kernel = stack.pop()
-            if kernel in others:
-                return True
-            if kernel not in seen:
-                seen.add(kernel)
-                stack.extend(kernel.after)
-        return False
+        needed = reachable(self.after, lambda kernel: () if kernel in others else kernel.after)
+        return not others.isdisjoint(needed)
 
 
 UseSet = dict[tuple[Kernel, Access], None]

@@ -392,9 +392,6 @@ class _KernelGraph:
                                                  value, (low, high))
         return UOp.new(Ops.VARIABLE, node.dtype, (), (self.variables[node].name, low, high, None))
 
-    def is_memory(self, node: UOp) -> bool:
-        return node in self.writer.buffer_of and node not in self.inlined
-
     def leaf(self, node: UOp) -> UOp | None:
         """The argument of the kernel that a BUFFER or VARIABLE is; None for any other node."""
         if node.op is Ops.BUFFER:
@@ -403,7 +400,8 @@ class _KernelGraph:
 
     def argument(self, node: UOp) -> UOp | None:
         """What stands for a node in memory, or a leaf; None for what the kernel computes."""
-        return self.view(self.writer.buffer_of[node]) if self.is_memory(node) else self.leaf(node)
+        held = None if node in self.inlined else self.writer.buffer_of.get(node)
+        return self.leaf(node) if held is None else self.view(held)
 
     def computed(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
         """What stands for a node that the kernel computes, over what stands for its sources."""
@@ -415,7 +413,7 @@ class _KernelGraph:
             return src[1]
         if node.op in (Ops.CONTIGUOUS, Ops.COPY):
             return src[0]
-        return node if src == node.src else UOp.new(node.op, node.dtype, src, node.arg)
+        return node.with_sources(src)
 
     def written(self, value: UOp) -> UOp:
         """What stands for `value`."""
@@ -437,7 +435,7 @@ def _passed_up(node: UOp) -> UOp | None:
         return live_out_condition.of(node.src[0])
     if node.op in (Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND):
         condition = live_out_condition.of(node.src[0])
-        return None if condition is None else condition.moved(node.op, node.arg)
+        return None if condition is None else condition.under(node.op, node.arg)
     if node.op in Family.ELEMENTWISE and node.op is not Ops.WHERE:
         found = (live_out_condition.of(source) for source in reversed(node.src))
         return next((condition for condition in found if condition is not None), None)

@@ -19,7 +19,7 @@ IGNORED_ARGUMENT = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT})
 
 def in_own_memory(node: UOp) -> UOp:
     """This value in memory of its own, even if it is in some already."""
-    return UOp.new(Ops.CONTIGUOUS, node.dtype, (node,))
+    return node.under(Ops.CONTIGUOUS)
 
 
 def memory_of(node: UOp) -> UOp | None:

@@ -181,20 +181,14 @@ class GraphSummary:
     def __init__(self, order: Sequence[UOp]) -> None:
         self.attention_of = fused_attentions(order)
         self.compared = compared_sums(order)
-        summary_of = cache(NodeSummary)
+        summary_of, self.view_map = cache(NodeSummary), cache(ViewMap)
         """one for all that have the same fields"""
-        self.view_maps: dict[tuple[Any, ...], ViewMap] = {}
-        self.view_map_by: dict[UOp, ViewMap] = {}
-        """for each node of movement"""
         self.cones: dict[UOp, Cone] = {}
         self.epilogues: dict[UOp, Epilogue] = {}
         self.readers = Counter(source for node in order for source in node.src)
         """how many nodes read each"""
         self.of: dict[UOp, NodeSummary] = {}
         for node in order:
-            if node.op in Family.MOVEMENT:
-                key = node.op, node.arg, node.src[1:], self.view_map_of(node.src[0])
-                self.view_map_by[node] = self.remembered(key, node)
             self.note_epilogue(node)
             self.of[node] = summary_of(*self.fields(node))
             if runs_loop(node):
@@ -214,7 +208,7 @@ class GraphSummary:
             return
         if node.op in Family.MOVEMENT:
             base = self.cones.get(node.base)
-            maps = self.view_map_by[node], *(base.view_maps if base is not None else ())
+            maps = self.view_map_of(node), *(base.view_maps if base is not None else ())
         inside = frozenset[UOp]().union(*(c.nodes for c in found))
         if len(inside) >= MOST_IN_EPILOGUE:
             return
@@ -228,7 +222,8 @@ class GraphSummary:
         """Those of the summary of a node whose sources have theirs."""
         common = (node.op, node.shape, node.device, reads_memory.of(node), has_statistics.of(node),
                   has_closed_form.of(node), node in self.compared, self.may_store(node),
-                  self.view_map_by.get(node), self.of[node.src[0]] if node.op in _HOLDS else None,
+                  self.view_map_of(node) if node.op in Family.MOVEMENT else None,
+                  self.of[node.src[0]] if node.op in _HOLDS else None,
                   self.attention_of.get(node), self.epilogues.get(node))
         if node.op is not Ops.REDUCE:
             return common
@@ -252,13 +247,5 @@ class GraphSummary:
 
     def view_map_of(self, node: UOp) -> ViewMap:
         """How `node` shows what is below its movement ops: itself, where there are none."""
-        known = self.view_map_by.get(node)
-        return known or self.remembered((node.shape, node.op is Ops.CONST), node)
-
-    def remembered(self, key: tuple[Any, ...], node: UOp) -> ViewMap:
-        """What `key` says in full, as `node` shows it."""
-        found = self.view_maps.get(key)
-        if found is None:
-            base = node.base
-            found = self.view_maps[key] = ViewMap(node.st, base.shape, base.op is Ops.CONST)
-        return found
+        base = node.base
+        return self.view_map(node.st, base.shape, base.op is Ops.CONST)

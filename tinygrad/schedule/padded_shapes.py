@@ -220,9 +220,8 @@ def _written_view(view: UOp) -> UOp:
 
 
 _RULES: dict[Ops, Callable[..., UOp]] = {
-    Ops.RESHAPE: lambda node, value: value.reshape(largest_shape(node.arg)),
-    Ops.EXPAND: lambda node, value: value.expand(largest_shape(node.arg)),
-    Ops.PERMUTE: lambda node, value: value.permute(node.arg),
+    **dict.fromkeys((Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE),
+                    lambda node, value: value.move(node.op, largest_shape(node.arg))),
     Ops.PAD: _pad,
     Ops.SHRINK: _shrink,
     Ops.STRIDE: _stride,

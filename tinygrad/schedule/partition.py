@@ -16,7 +16,7 @@ Everything else stays where it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tinygrad.device import Device
 from tinygrad.graph.attributes import Synthesized
@@ -28,7 +28,6 @@ from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.schedule.collectives import (
     Shards,
     all_reduce,
-    along,
     combined,
     groups_of_partial,
     moved,
@@ -130,7 +129,8 @@ class Partition:
             return value
         if value.cuts and node.op in _GATHERED_BELOW and memory_of(node) is None:
             source = node.src[0]
-            below = [cut for cut in self.shards(source, devices).cuts if _moved_cut(node, cut) in kept]
+            below = [cut for cut in self.shards(source, devices).cuts
+                     if (moved := _moved_cut(node, cut)) is not None and moved.cut in kept]
             return _movement(self.gathered(source, devices, below, targets), node)
         return resharded(value, [cut for cut in value.cuts if cut in kept], targets or devices)
 
@@ -186,7 +186,7 @@ class Partition:
             self.scattered[result] = whole, at
             return result
         if memory_of(node) is not None or is_symbolic(node.shape) or depth > DEEPEST or not node.src:
-            return along(node, axis, span)
+            return node.shrink_axis(axis, span)
         source = node.src[0]
         if node.op in Family.ELEMENTWISE or node.op in (Ops.DETACH, Ops.COPY, Ops.LIVE_OUT):
             return node.with_sources(tuple(self.shard(s, axis, span, depth) for s in node.src))
@@ -202,7 +202,7 @@ class Partition:
             if cut is not None:
                 below = self.shard(source, cut.axis, cut.spans[0], depth)
                 return below.reshape(resized(node.shape, axis, size))
-        return along(node, axis, span)
+        return node.shrink_axis(axis, span)
 
 
 def moves_least_whole(node: UOp, value: Shards) -> bool:
@@ -221,7 +221,7 @@ def has_all(have: Sequence[Cut], cuts: Sequence[Cut]) -> bool:
 
 def _spans_of(node: UOp, spans: Sequence[tuple[int, Span]]) -> UOp:
     for axis, span in spans:
-        node = along(node, axis, span)
+        node = node.shrink_axis(axis, span)
     return node
 
 
@@ -313,74 +313,59 @@ def _reduce(p: Partition, node: UOp) -> Partitioned:
     return Shards(value.devices, tuple(nodes), tuple(cut for cut in value.cuts if cut.axis not in axes))
 
 
-def _moved_cut(node: UOp, cut: Cut) -> Cut | None:
+class MovedCut(NamedTuple):
+    """What movement makes of a cut of its source."""
+
+    cut: Cut
+    own: Sequence[Any] = ()
+    """for each device, the argument of the movement along that axis by which it makes its part"""
+
+
+def _moved_cut(node: UOp, cut: Cut) -> MovedCut | None:
     """What movement makes of a cut of its source; None where it cannot stay."""
-    source = node.src[0]
-    if node.op is Ops.RESHAPE:
-        return reshaped(cut, source.shape, node.arg)
-    if node.op is Ops.PERMUTE:
-        return Cut(node.arg.index(cut.axis), cut.spans)
-    if node.op is Ops.EXPAND:
-        return cut if node.arg[cut.axis] == source.shape[cut.axis] else None  # one item, repeated
-    if node.op is Ops.STRIDE:
-        return Cut(cut.axis, strided(cut.spans, source.shape[cut.axis], node.arg[cut.axis])[1])
-    if node.op in (Ops.PAD, Ops.SHRINK):
-        bounds = node.arg[cut.axis]
-        if is_symbolic(bounds):
+    (axis, spans), shape = cut, node.src[0].shape
+    if node.op in _CHANGED_SPANS:
+        bounds = node.arg[axis]
+        if node.op is not Ops.STRIDE and is_symbolic(bounds):
             return None
-        return Cut(cut.axis, (padded if node.op is Ops.PAD else shrunk)(cut.spans, bounds)[1])
-    return cut
+        own, spans = _CHANGED_SPANS[node.op](spans, bounds, shape[axis])
+        return MovedCut(Cut(axis, spans), own)
+    if node.op is Ops.PERMUTE:
+        return MovedCut(Cut(node.arg.index(axis), spans))
+    if node.op not in (Ops.RESHAPE, Ops.EXPAND):
+        return MovedCut(cut)
+    is_kept = node.op is Ops.EXPAND and node.arg[axis] == shape[axis]  # else it is one item, repeated
+    to = reshaped(cut, shape, node.arg) if node.op is Ops.RESHAPE else cut if is_kept else None
+    return None if to is None else MovedCut(to, [end - start for start, end in to.spans])
+
+
+_CHANGED_SPANS: Mapping[Ops, Callable[[Sequence[Span], Any, int], tuple[list[Span], tuple[Span, ...]]]] = {
+    Ops.PAD: lambda spans, pads, _: padded(spans, pads),
+    Ops.SHRINK: lambda spans, kept, _: shrunk(spans, kept),
+    Ops.STRIDE: lambda spans, step, size: strided(spans, size, step),
+}
+"""For each movement that changes how many items an axis has, of the spans of a cut, its argument along that
+axis and the items there: that of each device, and the spans then."""
 
 
 def _movement(value: Shards, node: UOp) -> Shards:
     """Each device its part of what movement makes of a value all of whose cuts stay."""
-    nodes = list(value.nodes)
-    cuts = [cut for old in value.cuts for cut in [_moved_cut(node, old)] if cut is not None]
-    assert len(cuts) == len(value.cuts), node
-    for number, shard in enumerate(nodes):
-        sizes = {new.axis: end - start for new in cuts for start, end in [new.spans[number]]}
-        nodes[number] = _MOVED[node.op](node, shard, value.cuts, number, sizes)
-    return Shards(value.devices, tuple(nodes), tuple(sorted(cuts)))
+    moved = [found for cut in value.cuts if (found := _moved_cut(node, cut)) is not None]
+    assert len(moved) == len(value.cuts), node
+    nodes = tuple(_moved_part(node, shard, {m.cut.axis: m.own[number] for m in moved if m.own})
+                  for number, shard in enumerate(value.nodes))
+    return Shards(value.devices, nodes, tuple(sorted(m.cut for m in moved)))
 
 
-def _with_sizes(node: UOp, shard: UOp, cuts: Sequence[Cut], number: int, sizes: Mapping[int, int]) -> UOp:
-    """What a reshape or a repetition to some shape is to a part of it."""
-    shape = tuple(sizes.get(axis, size) for axis, size in enumerate(node.arg))
-    return shard.reshape(shape) if node.op is Ops.RESHAPE else shard.expand(shape)
-
-
-def _with_ends(node: UOp, shard: UOp, cuts: Sequence[Cut], number: int, sizes: Mapping[int, int]) -> UOp:
-    """What zeros at the ends of axes, or items between two bounds, are to a part of them."""
-    change = padded if node.op is Ops.PAD else shrunk
-    own = {cut.axis: change(cut.spans, node.arg[cut.axis])[0][number] for cut in cuts}
-    bounds = [own.get(axis, bound) for axis, bound in enumerate(node.arg)]
-    return shard.pad(bounds) if node.op is Ops.PAD else shard.shrink(bounds)
-
-
-def _with_steps(node: UOp, shard: UOp, cuts: Sequence[Cut], number: int, sizes: Mapping[int, int]) -> UOp:
-    """What every so many items of axes are to a part of them."""
-    steps = list(node.arg)
-    for axis, spans in cuts:
-        if steps[axis] < 0:
-            shard = shard.stride([-1 if a == axis else 1 for a in range(len(steps))])
-        if steps[axis] != 1:
-            own = strided(spans, node.src[0].shape[axis], steps[axis])[0][number]
-            shard = along(shard, axis, own)
-        steps[axis] = abs(steps[axis])
-    return shard.stride(steps)
-
-
-_MOVED: Mapping[Ops, Callable[[UOp, UOp, Sequence[Cut], int, Mapping[int, int]], UOp]] = {
-    Ops.RESHAPE: _with_sizes,
-    Ops.EXPAND: _with_sizes,
-    Ops.PAD: _with_ends,
-    Ops.SHRINK: _with_ends,
-    Ops.STRIDE: _with_steps,
-    Ops.PERMUTE: lambda node, shard, *_: shard.permute(node.arg),
-    **dict.fromkeys((Ops.DETACH, Ops.CAST), lambda node, shard, *_: node.replace(src=(shard,))),
-}
-"""What is left of movement for the part of a device, given the cuts of its source, which of the devices it is
-and how much of the result it has along the axes that are cut."""
+def _moved_part(node: UOp, shard: UOp, own: Mapping[int, Any]) -> UOp:
+    """What movement makes of the part of a device, whose arguments along some axes are its `own`."""
+    if node.op not in Family.MOVEMENT:
+        return node.replace(src=(shard,))
+    if node.op is Ops.STRIDE:  # its own are where the first and the last item are, from the end it begins at
+        turned = shard.stride([-1 if axis in own and step < 0 else 1 for axis, step in enumerate(node.arg)])
+        part = turned.shrink([own.get(axis, (0, size)) for axis, size in enumerate(turned.shape)])
+        return part.stride([abs(step) if axis in own else step for axis, step in enumerate(node.arg)])
+    return shard.move(node.op, [own.get(axis, argument) for axis, argument in enumerate(node.arg)])
 
 
 def _move(p: Partition, node: UOp) -> Partitioned:
@@ -390,14 +375,14 @@ def _move(p: Partition, node: UOp) -> Partitioned:
     for cut in p.shards(source, node.device).cuts:
         to = _moved_cut(node, cut)
         if to is not None:
-            kept.setdefault(to.axis, cut)
+            kept.setdefault(to.cut.axis, cut)
     return _movement(p.gathered(source, node.device, list(kept.values())), node)
 
 
 def _contiguous(p: Partition, node: UOp) -> Partitioned:
     """Each device stores its own, of a constant too."""
     value = p.shards(node.src[0], node.device)
-    nodes = tuple(n.copy_to(Device.home(device)) if n.device is None else UOp.new(node.op, node.dtype, (n,))
+    nodes = tuple(n.copy_to(Device.home(device)) if n.device is None else n.under(node.op)
                   for n, device in zip(value.nodes, value.devices, strict=True))
     return Shards(value.devices, nodes, value.cuts)
 

@@ -70,7 +70,7 @@ class ShardedResults:
                           zip(value.nodes, map(Device.home, value.devices), strict=True))
             sent = {n.src[0] for n in nodes if n.op is Ops.COPY and contiguous_part(n.src[0]) is not None}
             # what one sends others whole it copies itself while that is on its way
-            nodes = tuple(UOp.new(Ops.COPY, n.dtype, n.src, n.device) if n.op is Ops.CONTIGUOUS
+            nodes = tuple(n.src[0].under(Ops.COPY, n.device) if n.op is Ops.CONTIGUOUS
                           and n.src[0] in sent and Device[n.device].has_collectives else n for n in nodes)
         else:
             nodes = (value if value.op in _STORED else in_own_memory(value),)

@@ -143,4 +143,4 @@ def _over(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node.op is Ops.RESHAPE:
             return view.src[0].reshape(node.arg)
         return view.src[0].permute([view.arg[i] for i in node.arg])
-    return node if src == node.src else UOp.new(node.op, node.dtype, src, node.arg)
+    return node.with_sources(src)

@@ -15,7 +15,7 @@ from tinygrad.codegen.indexing import range_extents
 from tinygrad.codegen.opt.subtotals import LONGEST, SUBTOTAL, WHOLE
 from tinygrad.codegen.predicate import reduce_identity
 from tinygrad.device import Device
-from tinygrad.dtype import dtypes
+from tinygrad.graph.joining import padded_with
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import is_symbolic
 from tinygrad.graph.uop import UOp
@@ -180,14 +180,9 @@ def _split_for_panels(node: UOp, splits: int) -> UOp:
     whole = length * splits
 
     def part(start: int, end: int) -> UOp:
-        span = [(start, end) if a == axis else (0, n) for a, n in enumerate(shape)]
-        return _moved(source, lambda s: s.shrink(span))
+        return _moved(source, lambda s: s.shrink_axis(axis, (start, end)))
 
-    runs = (*shape[:axis], splits, length, *shape[axis + 1:])
-    order = (axis, *range(axis), *range(axis + 1, len(runs)))
-    cut = _moved(part(0, whole), lambda s: s.reshape(runs).permute(order))
-    stored = node.replace(src=(cut,), arg=(Ops.ADD, (axis + 1,))).contiguous()
-    total = node.replace(src=(stored,), arg=(Ops.ADD, (0,))).reshape(node.shape)
+    total = _split_axis(node, part(0, whole), axis, splits, to=0)
     return total if whole == shape[axis] else total + node.replace(src=(part(whole, shape[axis]),))
 
 
@@ -197,15 +192,16 @@ def _mismatch(count: int, best: int, threads: int) -> float:
     return max(count / best, best / count) * idle
 
 
-def _split_axis(node: UOp, source: UOp, axis: int, splits: int) -> UOp:
-    """The reduce with `axis` cut into `splits` runs of equal length."""
+def _split_axis(node: UOp, source: UOp, axis: int, splits: int, to: int | None = None) -> UOp:
+    """The reduce with `axis` cut into `splits` runs of equal length, stored along it, or along an axis `to`
+    before it."""
     op, axes = node.arg
-    shape = source.shape
+    shape, to = source.shape, axis if to is None else to
     runs = (*shape[:axis], splits, shape[axis] // splits, *shape[axis + 1:])
-    cut = _moved(source, lambda s: s.reshape(runs))
-    inner_axes = tuple(a + (a >= axis) for a in axes)
-    stored = node.replace(src=(cut,), arg=(op, inner_axes)).contiguous()
-    return node.replace(src=(stored,), arg=(op, (axis,))).reshape(node.shape)
+    order = (*range(to), axis, *range(to, axis), *range(axis + 1, len(runs)))
+    cut = _moved(source, lambda s: s.reshape(runs).permute(order))
+    stored = node.replace(src=(cut,), arg=(op, tuple(a + (a >= to) for a in axes))).contiguous()
+    return node.replace(src=(stored,), arg=(op, (to,))).reshape(node.shape)
 
 
 def _moved(value: UOp, move: Callable[[UOp], UOp]) -> UOp:
@@ -222,8 +218,8 @@ def _split_padded(node: UOp, axis: int, splits: int) -> UOp:
     missing = -source.shape[axis] % splits
     if missing:
         pads = [(0, missing if a == axis else 0) for a in range(len(source.shape))]
-        inside = UOp.const(True, dtypes.bool, source.shape).pad(pads)
-        source = _moved(source, lambda s: s.pad(pads)) if is_contraction(node) else source.pad(pads)
         if op is not Ops.ADD:
-            source = inside.where(source, reduce_identity(op, source.dtype).arg)
+            source = padded_with(source, pads, reduce_identity(op, source.dtype).arg)
+        else:
+            source = _moved(source, lambda s: s.pad(pads)) if is_contraction(node) else source.pad(pads)
     return _split_axis(node, source, axis, splits)

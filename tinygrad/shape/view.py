@@ -125,8 +125,6 @@ class View:
     def reshape(self, shape: Sequence[int]) -> View | None:
         """The same items in row-major order over another shape; None where one view cannot say it."""
         shape = tuple(shape)
-        if shape == self.shape:
-            return self
         if self.mask is None and self.strides == View.contiguous_of(self.shape).strides:
             return replace(View.contiguous_of(shape), offset=self.offset)
         axes = [a for a in self.axes if a.size != 1]
@@ -216,15 +214,9 @@ def view_of_axes(axes: Sequence[Axis], offset: int) -> View:
 @functools.lru_cache(maxsize=16384)
 def _merged(above: View, below: View) -> View | None:
     """The composition, found by writing its address over symbolic coordinates and reading strides off it."""
-    if below.contiguous:
-        return above
-    if above.contiguous and above.shape == below.shape:
-        return below
-    if 0 in above.shape:
-        return View.contiguous_of(above.shape)
-    if above.mask is not None and any(b == e for b, e in above.mask):
-        return above
-    bounds = [(0, n) for n in above.shape] if above.mask is None else list(above.mask)
+    bounds = [(axis.start, axis.end) for axis in above.axes]
+    if below.contiguous or any(b == e for b, e in bounds):
+        return above  # of memory in order, or nothing but zeros
     coordinates = [UOp.variable(f"axis {n}", b, e - 1) for n, (b, e) in enumerate(bounds)]
     inner = unflatten(above.address_of(coordinates), below.shape)
     condition = symbolic.all_of(below.conditions(inner))
