@@ -51,3 +51,19 @@ def test_reduces_that_leave_some_axes(axis: Any) -> None:
     x = Tensor(values).realize()
     np.testing.assert_array_equal(x.max(axis).numpy(), values.max(axis))
     np.testing.assert_allclose(x.sum(axis).numpy(), values.sum(axis, dtype=np.float64), rtol=1e-5)
+
+
+MOVED = [((1, 0, 2), (0, 1, 2)), ((2, 1, 0), (0, 2)), ((2, 0, 1), (0,)), ((1, 2, 0), (2, 1)), ((1, 0, 2), (2,))]
+
+
+@pytest.mark.parametrize("order, axes", MOVED, ids=str)
+def test_axes_that_changed_places_are_reduced_as_they_lie(order: tuple[int, ...], axes: tuple[int, ...]
+                                                           ) -> None:
+    values = np.random.default_rng(2).integers(-9, 9, (5, 7, 11)).astype(np.float32)
+    moved = Tensor(values).realize().permute(order)
+    np.testing.assert_array_equal(moved.sum(axes).numpy(), values.transpose(order).sum(axes))
+    np.testing.assert_array_equal(moved.max(axes, keepdim=True).numpy(),
+                                  values.transpose(order).max(axes, keepdims=True))
+    ast = schedule_uops([moved.sum(axes).uop])[0].ast
+    stays = order == (1, 0, 2) and axes == (2,)  # what is left has changed places
+    assert any(n.op is Ops.PERMUTE for n in ast.toposort()) is stays

@@ -49,6 +49,17 @@ def _merged_reduce(outer: UOp, inner: UOp) -> UOp | None:
     return UOp.new(Ops.REDUCE, outer.dtype, inner.src, (outer.arg[0], axes))
 
 
+def _reduce_in_order(reduce: UOp, moved: UOp) -> UOp | None:
+    """A reduce of axes that changed places takes them as they were, where those that are left stand in the
+    same order anyway."""
+    op, axes = reduce.arg
+    left = [axis for at, axis in enumerate(moved.arg) if at not in axes and reduce.shape[at] != 1]
+    if left != sorted(left):
+        return None
+    own = tuple(sorted(moved.arg[at] for at in axes))
+    return reduce.replace(src=moved.src, arg=(op, own)).reshape(reduce.shape)
+
+
 def _copied_in_order(copy: UOp) -> UOp | None:
     """A copy takes memory in its order, which what was written through a flipped or strided view has not."""
     written = copy.src[0]
@@ -61,6 +72,8 @@ scheduling_rules = RewriteTable("what needs no computing", [
     Rule("movement of a constant", node(Family.MOVEMENT, name="moved"), _moved_constant),
     Rule("constant arithmetic", node(Family.ELEMENTWISE, name="whole"), _folded_elementwise),
     Rule("reduce of reduce", node(Ops.REDUCE, node(Ops.REDUCE, name="inner"), name="outer"), _merged_reduce),
+    Rule("reduce of permute", node(Ops.REDUCE, node(Ops.PERMUTE, name="moved"), name="reduce"),
+         _reduce_in_order),
     Rule("large reduce to few results", node(Ops.REDUCE, name="node"), split_reduce),
     Rule("copy of what a device without kernels holds", node(Ops.COPY, name="copy"), computed_at_target),
     Rule("copy of what no device holds", node(Ops.COPY, name="copy"), made_at_target),
