@@ -53,7 +53,8 @@ def test_reduces_that_leave_some_axes(axis: Any) -> None:
     np.testing.assert_allclose(x.sum(axis).numpy(), values.sum(axis, dtype=np.float64), rtol=1e-5)
 
 
-MOVED = [((1, 0, 2), (0, 1, 2)), ((2, 1, 0), (0, 2)), ((2, 0, 1), (0,)), ((1, 2, 0), (2, 1)), ((1, 0, 2), (2,))]
+MOVED = [((1, 0, 2), (0, 1, 2)),
+         ((2, 1, 0), (0, 2)), ((2, 0, 1), (0,)), ((1, 2, 0), (2, 1)), ((1, 0, 2), (2,))]
 
 
 @pytest.mark.parametrize("order, axes", MOVED, ids=str)
