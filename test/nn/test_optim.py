@@ -221,15 +221,32 @@ def test_optimizers_of_equal_shapes_keep_state_apart() -> None:
     assert a.tolist() == [-1.5, -1.5] and b.tolist() == [-4, -4]
 
 
-def test_the_rate_can_change_between_steps() -> None:
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_the_rate_can_change_between_steps(jit: bool, grouped: bool) -> None:
     p = Tensor([0.0], requires_grad=True)
-    optimizer = optim.SGD([p], lr=1.0)
-    for rate in (1.0, 0.5, 0.25):
-        optimizer.lr.assign([rate])
+    single: optim.Optimizer = optim.SGD([p], lr=1.0)
+    optimizer = optim.OptimizerGroup(single) if grouped else single
+
+    def step() -> None:
         optimizer.zero_grad()
         p.sum().backward()
         optimizer.step()
-    assert p.item() == -1.75
+
+    call = TinyJit(step) if jit else step
+    for rate in (1.0, 0.5, 0.25, 0.125):
+        optimizer.lr = rate
+        call()
+    single.lr.assign([2.0])
+    call()
+    assert p.item() == -3.875 and single.lr.tolist() == [2.0]
+    with pytest.raises(ValueError, match="learning rate >= 0"):
+        optimizer.lr = -1.0
+
+
+def test_parameters_may_come_from_a_generator() -> None:
+    ps = [Tensor([1.0], requires_grad=True), Tensor([2.0], requires_grad=True)]
+    assert optim.Adam(p for p in ps).params == ps
 
 
 OPTIMIZERS: dict[str, Callable[[list[Tensor]], optim.Optimizer]] = {
@@ -294,5 +311,11 @@ def test_optimizers_refuse() -> None:
         optim.Adam([Tensor([1, 2])])
     with pytest.raises(ValueError, match="learning rate >= 0"):
         optim.SGD([p], lr=-1)
+    with pytest.raises(TypeError, match="a list of tensors, got one of shape \\(2,\\)"):
+        optim.Adam(p)
+    with pytest.raises(TypeError, match="got a dict; OptimizerGroup joins"):
+        optim.Adam([{"params": [p]}])  # type: ignore[list-item]
+    with pytest.raises(AttributeError, match=r"group\[0\].lr"):
+        optim.OptimizerGroup(optim.SGD([p])).lr  # noqa: B018
     with pytest.raises(ValueError, match="b1 and b2"):
         optim.Adam([p], b1=1.0)

@@ -172,6 +172,7 @@ CASES = {
     "argmax of nothing": (lambda: Tensor([]).argmax(), ValueError, "argmax over an axis without items"),
     "topk": (lambda: t23.topk(4), ValueError, "topk takes 0 <= k <= 3"),
     "clip": (lambda: t23.clip(), ValueError, "clip takes min_, max_ or both"),
+    "clip by both names": (lambda: t23.clip(min=0, min_=0), TypeError, "min_ and min are two names of one"),
     "scatter source": (
         lambda: t23.scatter(0, Tensor([[0, 0]]), Tensor([[1.0]])),
         ValueError,

@@ -64,9 +64,32 @@ def a_state_read_by_numpy() -> Callable[[], None]:
     return step
 
 
+def a_detached_state_with_a_weight() -> Callable[[], None]:
+    state, weight = Tensor(normal(SIZE)).realize(), Tensor(normal(SIZE), requires_grad=True).realize()
+
+    def step() -> None:
+        nonlocal state
+        weight.grad = None
+        state = (state.detach() * weight).tanh()
+        state.sum().backward()
+        assert weight.grad is not None
+        Tensor.realize(state, weight.grad)
+    return step
+
+
+def a_state_kept_as_a_constant() -> Callable[[], None]:
+    state, weight = Tensor(normal(2, SIZE // 2)).realize(), Tensor(normal(SIZE // 2)).realize()
+
+    def step() -> None:
+        nonlocal state
+        state = (state * weight).tanh().flip(0).detach().realize()
+    return step
+
+
 @pytest.mark.usefixtures("_small_memory")
 @pytest.mark.parametrize("make", [one_state, two_states_computed_in_turn, states_computed_together,
-                                  a_state_read_by_numpy])
+                                  a_state_read_by_numpy, a_detached_state_with_a_weight,
+                                  a_state_kept_as_a_constant])
 def test_a_simulation_takes_no_more_memory_step_after_step(make: Callable[[], Callable[[], None]]) -> None:
     step, before = make(), GlobalCounters.mem_used
     for _ in range(10 * MOST_VALUES):
@@ -119,6 +142,23 @@ def test_a_lazy_constant_to_gradients_stays_what_graphs_are_built_on(forgets: bo
     product.sum().backward()
     assert constant.grad is not None
     np.testing.assert_array_equal(constant.grad.numpy(), weight.numpy())
+
+
+def test_gradients_of_what_was_computed_from_a_constant_stay() -> None:
+    weight = Tensor(normal(5))
+    state = (weight * 2).exp().realize()
+    constant = state.detach()
+    product = (constant * weight).realize()
+    later = (product.detach() * weight + product).realize()
+    shown = state.numpy()
+    forget_history()
+    (gradient,) = later.sum().gradient(weight)
+    np.testing.assert_allclose(gradient.numpy(), shown * weight.numpy() + shown, rtol=1e-5)
+    state[0] = 7
+    assert constant.numpy()[0] == 7
+    np.testing.assert_allclose(product.numpy(), shown * weight.numpy(), rtol=1e-5)
+    (gradient,) = state.sum().gradient(weight)
+    np.testing.assert_allclose(gradient.numpy()[1:], 2 * shown[1:], rtol=1e-5)
 
 
 def test_what_is_written_to_afterwards_changes_alone() -> None:

@@ -65,17 +65,23 @@ def _in_place(function: Callable[..., Tensor]) -> Operator:
     return lambda self, x: self.assign(function(self, x))
 
 
-def _along(function: Function) -> Function:
-    """`function`, whose `axis` may be called `dim`, as PyTorch does."""
-    @wraps(function)
-    def method(self: Tensor, *args: Any, **options: Any) -> Any:
-        if "dim" in options:
-            if "axis" in options:
-                name = function.__name__.rstrip("_")
-                raise TypeError(f"{name}: axis and dim are two names of one argument")
-            options["axis"] = options.pop("dim")
-        return function(self, *args, **options)
-    return cast(Function, method)
+def _also_named(**names: str) -> Callable[[Function], Function]:
+    """Of a function: its arguments `names` may be called so too, as PyTorch (and NumPy) do."""
+    def named(function: Function) -> Function:
+        @wraps(function)
+        def method(self: Tensor, *args: Any, **options: Any) -> Any:
+            for other in names.keys() & options.keys():
+                own = names[other]
+                if own in options:
+                    name = function.__name__.rstrip("_")
+                    raise TypeError(f"{name}: {own} and {other} are two names of one argument")
+                options[own] = options.pop(other)
+            return function(self, *args, **options)
+        return cast(Function, method)
+    return named
+
+
+_along = _also_named(dim="axis")
 
 
 def _of_tensors(function: Callable[P, R]) -> Callable[P, R]:
@@ -153,7 +159,7 @@ class Methods:
     reciprocal = elementwise.reciprocal
     maximum = elementwise.maximum
     minimum = elementwise.minimum
-    clip = memoised(elementwise.clip)
+    clip = _also_named(min="min_", max="max_")(memoised(elementwise.clip))
     lerp = memoised(elementwise.lerp)
     sign = memoised(elementwise.sign)
     copysign = memoised(elementwise.copysign)

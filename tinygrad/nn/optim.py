@@ -8,7 +8,7 @@ in float32 at least.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.graph_templates import memoised
@@ -20,17 +20,23 @@ class Optimizer:
     """What every optimizer does: keeps the parameters, clears gradients, applies updates.
 
     `params`: tensors; those with `requires_grad=False` are buffers, only realised by `step`. `lr` becomes a
-    float tensor of one item; assign to it to change the rate between steps. `fused` is tinygrad's, one update
-    of all parameters joined, and changes nothing: updates of equal shapes are one kernel anyway.
+    float tensor of one item; `optimizer.lr = 0.01` writes another rate into it, between steps. `fused` is
+    tinygrad's, one update of all parameters joined, and changes nothing: updates of equal shapes are one
+    kernel anyway.
     """
 
-    def __init__(self, params: Sequence[Tensor], lr: float, device: str | None = None,
+    def __init__(self, params: Iterable[Tensor], lr: float, device: str | None = None,
                  fused: bool = False) -> None:
-        if lr < 0:
-            raise ValueError(f"an optimizer takes a learning rate >= 0, got {lr}")
+        _refuse_negative(lr)
+        if isinstance(params, Tensor):
+            raise TypeError("an optimizer takes a list of tensors, got one of shape "
+                            f"{params.shape}: [x] is a list")
+        params = list(params)
         strangers = [p for p in params if not isinstance(p, Tensor)]
         if strangers:
-            raise TypeError(f"an optimizer takes tensors, got a {type(strangers[0]).__name__}")
+            kind = type(strangers[0]).__name__
+            hint = "; OptimizerGroup joins optimizers of other options" if kind == "dict" else ""
+            raise TypeError(f"an optimizer takes tensors, got a {kind}{hint}")
         for p in params:
             if p.requires_grad is None and p.dtype.is_float:
                 p.requires_grad = True
@@ -41,8 +47,22 @@ class Optimizer:
             raise ValueError("an optimizer takes at least one float parameter with a gradient, got "
                              f"{len(unique)} tensors without")
         self.device = self.params[0].device if device is None else device
-        self.lr = self._numbers([lr])
+        self.__dict__["lr"] = self._numbers([lr])
         Tensor.realize(self.lr, *self.params, *self.buffers)
+
+    @property
+    def lr(self) -> Tensor:
+        """The learning rate, of one item."""
+        rate: Tensor = self.__dict__["lr"]  # the name that it is saved by
+        return rate
+
+    @lr.setter
+    def lr(self, rate: float | Tensor) -> None:
+        if isinstance(rate, Tensor):
+            self.__dict__["lr"] = rate
+        else:
+            _refuse_negative(rate)
+            self.lr.assign([rate])
 
     def _numbers(self, values: list[float]) -> Tensor:
         """Numbers that change between steps, as exact as the widest update: a tensor with memory of its
@@ -88,6 +108,11 @@ class Optimizer:
         return p.detach().cast(promote(p.dtype, dtypes.float32))
 
 
+def _refuse_negative(rate: float) -> None:
+    if rate < 0:
+        raise ValueError(f"an optimizer takes a learning rate >= 0, got {rate}")
+
+
 class OptimizerGroup(Optimizer):
     """Several optimizers as one."""
 
@@ -97,6 +122,16 @@ class OptimizerGroup(Optimizer):
         self.optimizers = optimizers
         self.params = flatten(o.params for o in optimizers)
         self.buffers = flatten(o.buffers for o in optimizers)
+
+    @property
+    def lr(self) -> Tensor:
+        """Of all its optimizers, to be written; each has its own to be read."""
+        raise AttributeError("an OptimizerGroup has no learning rate; its optimizers have: group[0].lr")
+
+    @lr.setter
+    def lr(self, rate: float | Tensor) -> None:
+        for optimizer in self.optimizers:
+            optimizer.lr = rate
 
     def __getitem__(self, i: int) -> Optimizer:
         return self.optimizers[i]
@@ -118,7 +153,7 @@ class LARS(Optimizer):
     by lr * trust before the momentum instead of after.
     """
 
-    def __init__(self, params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.9,
+    def __init__(self, params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.9,
                  weight_decay: float = 1e-4, ns_steps: int = 0,
                  ns_coefficients: tuple[float, float, float] | None = None, nesterov: bool = False,
                  classic: bool = True, pre_wd: bool = True, tcoef: float = 0.001,
@@ -185,7 +220,7 @@ def orthogonalize(g: Tensor, steps: int, coefficients: tuple[float, float, float
     return x.reshape(g.shape) * float(max(1.0, rows / columns) ** 0.5)
 
 
-def SGD(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
+def SGD(params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
         nesterov: bool = False, classic: bool = False, device: str | None = None,
         fused: bool = False) -> LARS:
     """Stochastic gradient descent: g += weight_decay * p; b = momentum * b + g; p -= lr * b, as PyTorch's
@@ -206,7 +241,7 @@ def SGD(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.0, weig
                 device=device, fused=fused)
 
 
-def Muon(params: Sequence[Tensor], lr: float = 0.001, momentum: float = 0.95, weight_decay: float = 0.1,
+def Muon(params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.95, weight_decay: float = 0.1,
          ns_steps: int = 5, ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
          nesterov: bool = True, device: str | None = None, fused: bool = False) -> LARS:
     """Momentum whose update is made orthogonal (Jordan and others, 2024), for the matrices of hidden layers.
@@ -227,7 +262,7 @@ class LAMB(Optimizer):
     -= lr * u: AdamW.
     """
 
-    def __init__(self, params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
+    def __init__(self, params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
                  eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False,
                  device: str | None = None, fused: bool = False) -> None:
         super().__init__(params, lr, device, fused)
@@ -289,13 +324,13 @@ def _adapted(value: Tensor, m: Tensor, v: Tensor, correction1: Tensor, correctio
     return value - rate * update
 
 
-def Adam(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
+def Adam(params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
          eps: float = 1e-8, device: str | None = None, fused: bool = False) -> LAMB:
     """Adam (Kingma and Ba, 2014), as PyTorch's: p -= lr * m' / (sqrt(v') + eps), bias-corrected."""
     return LAMB(params, lr, b1, b2, eps, 0.0, adam=True, device=device, fused=fused)
 
 
-def AdamW(params: Sequence[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
+def AdamW(params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
           eps: float = 1e-8, weight_decay: float = 0.01, device: str | None = None,
           fused: bool = False) -> LAMB:
     """Adam with weight decay apart from the gradient (Loshchilov and Hutter, 2017), as PyTorch's AdamW."""

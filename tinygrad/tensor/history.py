@@ -2,8 +2,10 @@
 
 A value in memory keeps its graph, for gradients may flow through it. Where nothing below it is left that a
 gradient could be asked at (a simulation's state, step after step), the graph and the memory of all values in
-it are of no use: `forget_history` lets values stand for their memory alone. It looks at all that lives, so
-`realize` calls it seldom: when memory has doubled, and after as many computations as the last look was long.
+it are of no use: `forget_history` lets values stand for their memory alone. So it does below a `detach`, for
+what is computed from the constant (a recurrent network's state between stretches of training). It looks at
+all that lives, so `realize` calls it seldom: when memory has doubled, and after as many computations as the
+last look was long.
 """
 from __future__ import annotations
 
@@ -55,11 +57,13 @@ def forget_history() -> int:
     """Let all computed values below which no gradient can be asked stand for their memory, in all graphs.
     Returns how many nodes these have."""
     live = live_tensors()
-    tensors = [t for t in live if depends_on_leaf(t._uop)]
-    order = list(UOp.sink([t._uop for t in tensors]).toposort())
-    shared = set(UOp.sink([t._uop for t in tensors if t._aliased is not None]).toposort())
-    forgotten = {node: view for node in _without_leaves(order, tensors) if node not in shared
+    order = list(UOp.sink([t._uop for t in live]).toposort())
+    shared = set(UOp.sink([t._uop for t in live if t._aliased is not None]).toposort())
+    forgotten = {node: view for node in _without_leaves(order, live) if node not in shared
                  and (view := storage_view(node)) is not None and is_leaf(view)}
+    shared.update(t._uop.viewed for t in live)
+    forgotten |= {node: view.detach() for node in order if _is_constant(node) and node not in shared
+                  and not node.flags & MEMORY and (view := storage_view(node.src[0])) is not None}
     if forgotten:
         changed = _over_memory(order, forgotten)
         for t in live:  # constants to gradients among them, which graphs are built on
@@ -86,10 +90,15 @@ def _without_leaves(order: Sequence[UOp], tensors: Sequence[Tensor]) -> list[UOp
     is_asked = {node for node in order if node in asked or _storage_of(node) in memory}
     leads: set[UOp] = set()
     for node in order:
-        if any(s in is_asked or s in leads for s in node.src):
+        if not _is_constant(node) and any(s in is_asked or s in leads for s in node.src):
             leads.add(node)
     return [n for n in order if n not in leads and n.realized_view is not None and not n.flags & MEMORY
             and n.op not in Family.VIEW and depends_on_leaf(n)]
+
+
+def _is_constant(node: UOp) -> bool:
+    """Whether no gradient passes the node: what it is computed from matters to it as a value alone."""
+    return node.op is Ops.DETACH and node.arg is None
 
 
 def _storage_of(node: UOp) -> Storage | None:
