@@ -98,14 +98,14 @@ class ScatterChooser(Chooser):
         """Whether rows are long and far from each other, and memory has them; or else, whether they would be
         copied into panels for the few `outputs` that are computed of each column, and whether no other unit
         computes these."""
+        if outputs > self.machine.accumulators or (outputs > 1 and any(
+                unit.source is a.node.dtype for unit in self.machine.matrix_units for a in across)):
+            return False
         step = min(abs(a.step(summed) or 0) * a.itemsize for a in across)
         moved = sum(a.itemsize for a in across) * iterations(across[0].ranges)
         run = size * self.store.src[1].dtype.itemsize
         self.note("rows added to a row", bytes=moved, cache=self.machine.l2_bytes, run=run, step=step,
                   outputs=outputs)
-        if outputs > self.machine.accumulators or (outputs > 1 and any(
-                unit.source is a.node.dtype for unit in self.machine.matrix_units for a in across)):
-            return False
         in_panels = outputs >= STAGING_REUSE and min(step, 2 * run) >= LEAST_RUN and \
             moved > PANELS_SHARE * self.machine.l2_bytes
         return in_panels or (step >= self.machine.page_bytes and run >= LEAST_RUN and
