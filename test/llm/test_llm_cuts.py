@@ -30,7 +30,8 @@ ALPHABETS = [
     "abcXYZ 'sTRe\n/.,!12", f"éÜßñ aB{MARKS[:4]}", "กขค ั้", "नमस्ते दुनिया",
     "שָׁלוֹם עולם", "مَرْحَبًا", "你好\uff0c世界 ab12",
     "ǅǈʰˀªº xX", "①²Ⅷ½ 12a", "🎉👍🏽\ufe0f\u200d ab\n\n  \t\r\n", "\u00a0\u3000\u2028 ab\t\n",
-    "한국어 각 \u1100\u1161", f"{MARKS} aB1.", "\u0391\u03b9\u0345 Σς'S'll", "don't I'LL we've'd 'T 1234567 /x// \r\n/"]
+    "한국어 각 \u1100\u1161", f"{MARKS} aB1.", "\u0391\u03b9\u0345 Σς'S'll",
+    "don't I'LL we've'd 'T 1234567 /x// \r\n/"]
 
 
 def texts():
