@@ -383,6 +383,23 @@ def test_what_nobody_thought_of_is_an_answer_too(running, client, monkeypatch):
         client.completions.create(model="tiny", prompt="he")
 
 
+def test_a_template_without_end_ends_its_own_request_and_no_other(running, client, alone, monkeypatch):
+    endless = ("{% if messages[0].content == 'x' %}{% for i in range(99999) %}{% for j in range(99999) %}"
+               "{% endfor %}{% endfor %}{% endif %}he")
+    expected = alone("he", tokens=3)
+    monkeypatch.setattr(running.server.model.tokenizer, "template", endless)
+    with ThreadPoolExecutor() as threads:
+        slow = threads.submit(client.chat.completions.create, model="tiny",
+                              messages=[{"role": "user", "content": "x"}])
+        for _ in range(3):
+            found = client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=0,
+                                                   max_tokens=3)
+            assert found.choices[0].message.content == expected
+            assert not slow.done()
+        with pytest.raises(openai.BadRequestError, match="the chat template takes too much time"):
+            slow.result()
+
+
 def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client, monkeypatch):
     def broken(*_):
         raise RuntimeError("out of something")
