@@ -117,6 +117,21 @@ def test_a_token_that_begins_texts_has_no_place_in_an_echo():
     assert [places.next(token) for token in (b"<s>", b" ", b"he", b"!")] == [0, 0, 0, 2]
 
 
+def test_special_tokens_of_an_answer_take_no_place_in_it(client):
+    """They moved what came after, though the text leaves them out."""
+    begin, letter = 1, 3 + ord("a")
+    asked = dict(model="tiny", prompt="<|im_start|>h", max_tokens=60, temperature=2, seed=1, logprobs=0,
+                 frequency_penalty=2, logit_bias={str(begin): 100, str(letter): 100})
+    for echo in (False, True):
+        found = client.completions.create(**asked, echo=echo).choices[0]
+        assert {"<|im_start|>", "a"} == set(found.logprobs.tokens[2 * echo:])
+        text = "<|im_start|>h" * echo
+        assert found.text == text + "a" * found.logprobs.tokens.count("a")
+        for token, place in list(zip(found.logprobs.tokens, found.logprobs.text_offset))[2 * echo:]:
+            assert place == len(text)
+            text += token * (token == "a")
+
+
 def test_tokens_that_are_parts_of_characters_are_told_apart(client):
     """All had the same name, so that but one of them was among the likeliest, and moved what came after."""
     ahead = {str(3 + byte): 100 for byte in (0xc3, 0xc4, 0xc5)}

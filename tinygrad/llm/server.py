@@ -342,7 +342,7 @@ class Server:
             return TextPlaces()
         said = b"".join(map(self.model.tokenizer.bytes_of, job.prompt)).decode(errors="replace")
         text = asked.echo(place)
-        return TextPlaces(len(text) - len(said) if said.endswith(text) else 0)
+        return TextPlaces(len(text) - len(said) if said.endswith(text) else 0, len(job.prompt))
 
     def _likelihoods(self, noted: Sequence[Likelihood], asked: Asked,
                      places: TextPlaces) -> dict[str, Any] | None:
@@ -362,21 +362,25 @@ class Server:
                 "top_logprobs": [None if n.value is None else
                                  {key(token): value for token, value in (*n.best, (n.token, n.value))}
                                  for n in noted],
-                "text_offset": [places.next(bytes_of(n.token)) for n in noted]}
+                "text_offset": [places.next(bytes_of(n.token), self.model.tokenizer.is_special(n.token))
+                                for n in noted]}
 
 
 class TextPlaces:
     """Where the tokens of a text begin in it, in characters: a character begins where it is whole. `start`: 0
-    or less, where the first tokens say so much that is not in the text."""
+    or less, where the first tokens say so much that is not in the text. `prompt`: so many tokens come first
+    whose special ones are in the text; those of an answer are not."""
 
-    def __init__(self, start: int = 0) -> None:
+    def __init__(self, start: int = 0, prompt: int = 0) -> None:
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.count = start
+        self.count, self.prompt = start, prompt
 
-    def next(self, token: bytes) -> int:
+    def next(self, token: bytes, special: bool = False) -> int:
         """The place of the next token, of these bytes."""
         place = max(self.count, 0)
-        self.count += len(self.decoder.decode(token))
+        if self.prompt > 0 or not special:
+            self.count += len(self.decoder.decode(token))
+        self.prompt -= 1
         return place
 
 

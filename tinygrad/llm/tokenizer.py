@@ -125,10 +125,15 @@ class Tokenizer:
             self._bytes[token] = self.name(token).encode() if found is None else found
         return self._bytes[token]
 
+    def is_special(self, token: int) -> bool:
+        """Whether a token is in no text that is decoded: `decode` leaves it out."""
+        return self._added.get(token, False)
+
     @functools.cached_property
-    def _added(self) -> frozenset[int]:
-        """Tokens that are known by their names; the library makes a list of them each time it is asked."""
-        return frozenset(self.inner.get_added_tokens_decoder())
+    def _added(self) -> dict[int, bool]:
+        """Tokens that are known by their names, and whether they are special. The library makes a list of
+        them each time it is asked."""
+        return {token: bool(added.special) for token, added in self.inner.get_added_tokens_decoder().items()}
 
     def _as_bytes(self, name: str) -> bytes | None:
         """The bytes that a token's name writes, if it does."""
