@@ -13,8 +13,8 @@ collect_ignore = []
 """Modules whose libraries are in an extra that is not installed."""
 if not all(importlib.util.find_spec(name) for name in ("tokenizers", "jinja2", "llguidance")):
     collect_ignore += [f"tinygrad/llm/{name}.py" for name in (
-        "__main__", "generate", "grammar", "language_model", "requests", "server", "templates", "tokenizer",
-        "worker")]
+        "__main__", "generate", "grammar", "language_model", "requests", "sandbox", "server", "templates",
+        "tokenizer", "worker")]
     collect_ignore.append("test/llm/llama_cpp_reference.py")
 elif not all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn")):
     collect_ignore.append("tinygrad/llm/server.py")

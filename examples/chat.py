@@ -9,16 +9,14 @@ input (Ctrl-D).
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from options import parse
 
+from tinygrad.helpers import drop_output
 from tinygrad.llm.generate import PromptTooLong
 from tinygrad.llm.language_model import LanguageModel
 from tinygrad.llm.sampling import Sampling
-
-
-def show(text: str) -> None:
-    print(text, end="", flush=True)
 
 
 def main() -> None:
@@ -43,13 +41,15 @@ def main() -> None:
                 continue
             messages.append({"role": "user", "content": line})
             try:
-                answer = model.chat(messages, sampling, show)
+                answer = model.chat(messages, sampling, partial(print, end="", flush=True))
             except PromptTooLong as error:
                 print(f"{error}; what was said is forgotten")
                 messages = list(told)
                 continue
             print()
             messages.append({"role": "assistant", "content": answer.text})
+    except BrokenPipeError:  # whoever read the text has gone
+        drop_output()
     except (EOFError, KeyboardInterrupt):
         print()
 

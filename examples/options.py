@@ -6,6 +6,8 @@ import importlib.util
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from tinygrad.helpers import open_streams
+
 PACKAGES = {"PIL": "pillow"}
 """what pip calls libraries of another name"""
 WRITTEN = ("out", "weights", "adapters")
@@ -14,7 +16,9 @@ WRITTEN = ("out", "weights", "adapters")
 
 def parse(parser: argparse.ArgumentParser, needs: Sequence[str] = (), **least: int) -> argparse.Namespace:
     """The options of the command line. It ends with an error where a library of `needs` is not installed,
-    an option is smaller than `least` says, or a file of WRITTEN could not be written at the end."""
+    an option is smaller than `least` says, or a file of WRITTEN could not be written at the end. Streams that
+    are closed are opened on nothing."""
+    open_streams()
     args = parser.parse_args()
     for option, value in least.items():
         if getattr(args, option) < value:

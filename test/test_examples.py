@@ -140,6 +140,20 @@ def test_adapters_lower_the_loss_of_a_language_model(tmp_path: Path) -> None:
     assert (tmp_path / "lora.safetensors").stat().st_size > 4 * 460_800  # what "after" was read from
 
 
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_conversation_with_closed_streams_ends(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    pytest.importorskip("tokenizers", reason="text is cut into tokens by tokenizers")
+    pytest.importorskip("jinja2", reason="templates of conversations are jinja2's")
+    from tiny_models import write_tiny
+
+    code = (f"import os, sys; [os.close(stream) for stream in {closed}];"
+            "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])")
+    words = [FOLDER / "chat.py", write_tiny(tmp_path / "tiny.gguf"), "--tokens", "3"]
+    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], input="he\n", capture_output=True,
+                          text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(("program", "option", "value", "libraries", "text"), [
     ("gan.py", "--steps", "0", ("matplotlib", "sklearn"), "--steps takes at least 1, got 0"),
     ("gpt.py", "none.txt", "", (), "No such file"),

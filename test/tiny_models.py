@@ -17,11 +17,12 @@ def letters():
     return [names[b] for b in range(256)]
 
 
-def write_tiny(path, context=128, seed=0, template=TEMPLATE, layers=2):
-    """A Llama of a few layers on 32 items; tokens are special ones, bytes, and a merged pair."""
+def write_tiny(path, context=128, seed=0, template=TEMPLATE, layers=2, pre="smollm", merges=("h e",)):
+    """A Llama of a few layers on 32 items; tokens are special ones, bytes, and merged pairs. `pre`: the rules
+    by which text is cut."""
     rng = np.random.default_rng(seed)
-    tokens = [*SPECIAL, *letters(), "he"]
-    types = [3] * len(SPECIAL) + [1] * 257
+    tokens = [*SPECIAL, *letters(), *(merge.replace(" ", "") for merge in merges)]
+    types = [3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL))
     width, heads, kept, hidden = 32, 4, 2, 64
     head = width // heads
 
@@ -46,8 +47,8 @@ def write_tiny(path, context=128, seed=0, template=TEMPLATE, layers=2):
         "llama.embedding_length": width, "llama.feed_forward_length": hidden,
         "llama.attention.head_count": heads, "llama.attention.head_count_kv": kept,
         "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 10000.0,
-        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm", "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": types, "tokenizer.ggml.merges": ["h e"],
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types, "tokenizer.ggml.merges": list(merges),
         "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
     if template is not None:
         metadata["tokenizer.chat_template"] = template

@@ -480,3 +480,22 @@ def cache_dir() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "tinygrad"
     return Path.home() / ".cache" / "tinygrad"
+
+
+def shows_progress() -> bool:
+    """Whether stderr is a terminal; a program that was started with it closed has none."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def open_streams() -> None:
+    """For a program that was started with some of its three streams closed: what it reads is at its end, what
+    it writes goes nowhere. Python has None in their places."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # as long as the program
+
+
+def drop_output() -> None:
+    """What else is written to stdout goes nowhere: whoever read it has gone (BrokenPipeError)."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -19,6 +19,8 @@ class tqdm(bars.tqdm):  # type: ignore[misc]  # tqdm has no types
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         file = kwargs.get("file") or sys.stderr
+        if file is None:  # a program that was started with stderr closed
+            kwargs["disable"] = True
         self.is_terminal = bool(getattr(file, "isatty", lambda: False)())
         self.shown_at = time.monotonic()
         super().__init__(*args, **kwargs)

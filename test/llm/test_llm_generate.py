@@ -376,6 +376,27 @@ def test_a_closed_input_is_an_end_of_input(path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("closed, stdout", [((1,), ""), ((2,), "he"), ((0, 1, 2), "")])
+def test_what_is_written_to_closed_streams_goes_nowhere(tmp_path, path, closed, stdout):
+    (tmp_path / "grammar").write_text('root ::= "he"')
+    code = (f"import os, sys; [os.close(stream) for stream in {closed}];"
+            "os.execv(sys.executable, [sys.executable, '-m', 'tinygrad.llm', *sys.argv[1:]])")
+    words = ["run", path, "he", "--tokens", "9", "--grammar", tmp_path / "grammar"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.strip() == stdout and "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_ends_the_command_without_a_word(path):
+    words = [sys.executable, "-m", "tinygrad.llm", "run", str(path), "he", "--greedy", "--tokens", "99"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=300)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_what_the_terminal_cannot_write_is_replaced(tmp_path, path):
     (tmp_path / "grammar").write_text('root ::= "é🎉!"', encoding="utf-8")
     done = command("run", path, "he", "--tokens", 9, "--grammar", tmp_path / "grammar",

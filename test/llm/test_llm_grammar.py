@@ -17,7 +17,7 @@ from tiny_models import write_tiny  # noqa: E402
 from tinygrad.llm.checkpoint import read_checkpoint  # noqa: E402
 from tinygrad.llm.gbnf import MOST_DEPTH, rules_of  # noqa: E402
 from tinygrad.llm.generate import MaskFailed  # noqa: E402
-from tinygrad.llm.grammar import MOST_ITEMS, SchemaMask, grammar_mask  # noqa: E402
+from tinygrad.llm.grammar import MOST_ITEMS, GbnfMask, LarkMask, SchemaMask, grammar_mask  # noqa: E402
 from tinygrad.llm.recogniser import Recogniser  # noqa: E402
 from tinygrad.llm.tokenizer import tokenizer_of  # noqa: E402
 from tinygrad.llm.vocabulary import VocabularyTrie  # noqa: E402
@@ -25,6 +25,8 @@ from tinygrad.llm.vocabulary import VocabularyTrie  # noqa: E402
 WORDS = [b"", b"a", b"b", b"\xc3", b"\xa9", b"ab", "é".encode(), b"a\xc3", b"\xa9b", b"ba", b"aab", b"bab",
          b"aa", b"abab\xc3"]
 """A vocabulary with parts of characters."""
+SIZE = 260
+"""Tokens of the tiny model."""
 
 
 @pytest.fixture(scope="module")
@@ -253,3 +255,15 @@ def test_texts_of_tokens_are_their_bytes(tokenizer):
     special = {token for token, added in tokenizer.inner.get_added_tokens_decoder().items() if added.special}
     assert texts == [b"" if token in special or token >= tokenizer.size else tokenizer.bytes_of(token)
                      for token in range(tokenizer.size + 3)]
+
+
+@pytest.mark.parametrize("grammar, kind", [
+    ('start: "x"', LarkMask), ('?start: value\nvalue: "x"', LarkMask),
+    ('value: "x"\n!start : value', LarkMask),
+    ('root ::= start\nstart ::= "x"', GbnfMask), ('root ::= "x"\nstart::="y"', GbnfMask)])
+def test_the_notation_of_a_grammar_is_told_by_its_first_rule(tokenizer, grammar, kind):
+    """A rule `start` of GBNF was taken for Lark's, and Lark's for none where it is inlined."""
+    mask = grammar_mask(tokenizer, SIZE, grammar)
+    assert isinstance(mask, kind)
+    allowed = np.flatnonzero(mask.apply(np.zeros(SIZE)) > -np.inf)
+    assert [tokenizer.bytes_of(int(token)) for token in allowed] == [b"x"]

@@ -220,19 +220,6 @@ def test_a_grammar_that_fails_ends_its_own_answer_and_no_other(running, client, 
     idle(running)
 
 
-def test_likelihoods_of_tokens_that_a_schema_lets_come(client):
-    """Logarithms of 0 were among the likeliest, which JSON cannot say."""
-    wanted = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"enum": ["x", "yz"]}}}
-    asked = dict(model="tiny", messages=MESSAGES, max_tokens=9, response_format=wanted, logprobs=True,
-                 top_logprobs=5)
-    found = client.chat.completions.create(**asked).choices[0].logprobs.content
-    assert [best.token for best in found[0].top_logprobs] == ['"']
-    assert {best.token for best in found[1].top_logprobs} == {"x", "y"}
-    streamed = [x for piece in client.chat.completions.create(**asked, stream=True)
-                if piece.choices[0].logprobs for x in piece.choices[0].logprobs.content]
-    assert all(np.isfinite(best.logprob) for x in streamed for best in x.top_logprobs)
-
-
 def test_a_prompt_counts_once_however_many_answers_it_has(client):
     one = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2, seed=1)
     three = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2, seed=1, n=3)
@@ -263,39 +250,6 @@ def test_a_schema_that_is_none_is_refused(client):
                                                                "response_format is of type")):
         with pytest.raises(openai.BadRequestError, match=reason):
             client.chat.completions.create(model="tiny", messages=MESSAGES, response_format=wanted)
-
-
-def test_likelihoods(client):
-    chat = client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=0, max_tokens=3,
-                                          logprobs=True,
-                                          top_logprobs=2)
-    for found in chat.choices[0].logprobs.content:
-        assert len(found.top_logprobs) == 2 and found.logprob == found.top_logprobs[0].logprob < 0
-    text = client.completions.create(model="tiny", prompt="he", temperature=0, max_tokens=3, logprobs=2)
-    assert len(text.choices[0].logprobs.token_logprobs) == len(text.choices[0].logprobs.top_logprobs) == 3
-
-
-def test_likelihoods_say_what_bytes_tokens_are_and_where(client):
-    half = {"logit_bias": {str(3 + 0xc3): 100}}  # a byte that begins a character
-    chat = client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=0, max_tokens=2,
-                                          logprobs=True, **half)
-    assert [found.bytes for found in chat.choices[0].logprobs.content] == [[0xc3], [0xc3]]
-    asked = dict(model="tiny", prompt="he", temperature=0, max_tokens=4, logprobs=0,
-                 logit_bias={str(3 + ord("a")): 100})
-    assert client.completions.create(**asked).choices[0].logprobs.text_offset == [0, 1, 2, 3]
-    pieces = [piece.choices[0].logprobs for piece in client.completions.create(**asked, stream=True)]
-    assert [x for piece in pieces for x in piece.text_offset] == [0, 1, 2, 3]
-
-
-def test_tokens_that_are_parts_of_characters_are_told_apart(client):
-    """All had the same name, so that but one of them was among the likeliest, and moved what came after."""
-    ahead = {str(3 + byte): 100 for byte in (0xc3, 0xc4, 0xc5)}
-    asked = dict(model="tiny", prompt="he", temperature=0, max_tokens=4, logprobs=20)
-    found = client.completions.create(**asked, logit_bias={str(3 + 0xc3): 100}).choices[0].logprobs
-    assert found.tokens == ["bytes:\\xc3"] * 4 and found.text_offset == [0, 0, 1, 2]
-    assert {len(likeliest) for likeliest in found.top_logprobs} == {20}
-    drawn = client.completions.create(**(asked | {"temperature": 2}), logit_bias=ahead).choices[0].logprobs
-    assert set(drawn.tokens) <= {f"bytes:\\x{byte:x}" for byte in (0xc3, 0xc4, 0xc5)}
 
 
 def test_embeddings_have_length_one_and_tell_texts_apart(client):
@@ -429,6 +383,23 @@ def test_what_nobody_thought_of_is_an_answer_too(running, client, monkeypatch):
         client.completions.create(model="tiny", prompt="he")
 
 
+def test_a_template_without_end_ends_its_own_request_and_no_other(running, client, alone, monkeypatch):
+    endless = ("{% if messages[0].content == 'x' %}{% for i in range(99999) %}{% for j in range(99999) %}"
+               "{% endfor %}{% endfor %}{% endif %}he")
+    expected = alone("he", tokens=3)
+    monkeypatch.setattr(running.server.model.tokenizer, "template", endless)
+    with ThreadPoolExecutor() as threads:
+        slow = threads.submit(client.chat.completions.create, model="tiny",
+                              messages=[{"role": "user", "content": "x"}])
+        for _ in range(3):
+            found = client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=0,
+                                                   max_tokens=3)
+            assert found.choices[0].message.content == expected
+            assert not slow.done()
+        with pytest.raises(openai.BadRequestError, match="the chat template takes too much time"):
+            slow.result()
+
+
 def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client, monkeypatch):
     def broken(*_):
         raise RuntimeError("out of something")
@@ -475,7 +446,6 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client,
     ("completions", {"prompt": "h", "presence_penalty": 3}, 400, "presence_penalty is a number from -2 to 2"),
     ("completions", {"prompt": {"a": 1}}, 400, "prompt is a text"),
     ("completions", {"prompt": "h", "suffix": "x"}, 400, "suffix is not known here"),
-    ("completions", {"prompt": "h", "echo": True, "logprobs": 1}, 400, "echo is not known with logprobs"),
     ("completions", {"prompt": [-1, 1 << 70], "echo": True}, 400, "tokens are numbers from 0 to 259"),
     ("completions", {"prompt": [260]}, 400, "tokens are numbers from 0 to 259"),
     ("completions", {"prompt": [-1]}, 400, "tokens are numbers from 0 to 259"),

@@ -16,6 +16,7 @@ pytest.importorskip("jinja2", reason="jinja2 is in the extra llm")
 
 from tiny_models import letters, write_tiny  # noqa: E402
 
+from tinygrad.llm import templates  # noqa: E402
 from tinygrad.llm.checkpoint import read_checkpoint  # noqa: E402
 from tinygrad.llm.sampling import Sampling, choose, log_probabilities, probabilities  # noqa: E402
 from tinygrad.llm.templates import conversation  # noqa: E402
@@ -329,10 +330,42 @@ def test_templates_write_what_transformers_writes(template):
     ("{% for i in range(99999999) %}x{% endfor %}", "refuses"),
     ("{% for i in range(9999) %}{% for j in range(9999) %}{{ 'x' * 999 }}{% endfor %}{% endfor %}",
      "writes more than 16777216 characters"),
+    ("{{ 'x' | center(999999999) }}", "takes too much memory"),
+    ("{{ 'x'.ljust(999999999) }}", "takes too much memory"),
+    ("{{ ('a' * 9999999) | replace('a', 'b' * 9999999) }}", "takes too much memory"),
+    ("{{ ('a\n' * 999999) | indent(9999) }}", "takes too much memory"),
+    ("{{ '{:>999999999}'.format(1) }}", "takes too much memory"),
+    ("{{ (['a'] * 9999999) | join('b' * 9999) }}", "takes too much memory"),
+    ("{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+     "takes too much memory"),
+    ("{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = n.x + n.x %}{% endfor %}",
+     "takes too much memory"),
+    ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "takes too much time"),
+    ("{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = [n.x, n.x] %}{% endfor %}"
+     "{{ n.x | tojson | length }}", "takes too much (time|memory)"),
+    ("{{ 7 | round(-999999999) }}", "takes too much time"),
+    ("{{ lipsum(n=999999) }}", "takes too much time"),
 ])
 def test_a_template_from_a_stranger_can_do_no_harm(template, reason):
     with pytest.raises(ValueError, match=reason):
         conversation(with_template(template), [dict(role="user", content="x")])
+
+
+def test_a_process_of_templates_that_has_ended_is_replaced():
+    template = with_template("{{ messages[0].content }}")
+    for ends in (False, True):
+        assert conversation(template, [dict(role="user", content="é\ud800\n")]) == "é\ud800\n"
+        process = templates._idle[-1]
+        if ends:
+            process.kill()
+            process.wait()
+    assert conversation(template, [dict(role="user", content="x")]) == "x"
+    assert process not in templates._idle
+
+
+def test_a_conversation_is_what_json_can_say():
+    with pytest.raises(ValueError, match="messages are what JSON can say: Object of type object"):
+        conversation(with_template("x"), [dict(role="user", content=object())])
 
 
 # --- sampling ---------------------------------------------------------------------------------------------

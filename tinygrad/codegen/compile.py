@@ -30,7 +30,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, collector_paused
+from tinygrad.helpers import ALLOW_TF32, BEAM, CHECK, DEBUG, NOOPT, collector_paused, shows_progress
 
 Bound = TypeVar("Bound", bound=tuple[Any, ...])
 """A variable: its name first, then its source and its value, or their numbers."""
@@ -106,7 +106,7 @@ class KernelBar:
 
     def __init__(self, steps: int) -> None:
         self.steps, self.done = steps, 0
-        self.shows_at = time.monotonic() + 1 if sys.stderr.isatty() else math.inf
+        self.shows_at = time.monotonic() + 1 if shows_progress() else math.inf
         self.bar: Any = None
 
     def update(self) -> None:

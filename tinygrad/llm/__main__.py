@@ -24,8 +24,11 @@ try:
     from tinygrad.llm.language_model import LanguageModel
 except ModuleNotFoundError as error:
     raise SystemExit(f"tinygrad.llm: {error}; language models need pip install 'tinygrad[llm]'") from None
+from tinygrad.helpers import drop_output, open_streams
 from tinygrad.llm.sampling import Sampling
 
+SIGINT, SIGPIPE = 2, 13
+"""Numbers of signals, which Windows has not."""
 TEMPERATURE, TOP_P = 0.7, 0.95
 
 
@@ -145,7 +148,7 @@ def chat(options: argparse.Namespace) -> None:
     model = opened(options)
     told = [{"role": "system", "content": options.system}] if options.system else []
     messages = list(told)
-    while sys.stdin is not None:  # None where a program was started with it closed
+    while True:
         try:
             line = input("> " if sys.stdin.isatty() else "")
         except EOFError:
@@ -204,17 +207,22 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 2, with a line that says why, where the model or a setting is wrong."""
+    """Run the command. Returns 2, with a line that says why, where the model or a setting is wrong, and what
+    shells say of a program that Ctrl-C ends (130), or that nobody reads the output of (141)."""
+    open_streams()
     options = parser().parse_args(words)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a model may say what the terminal cannot write
     try:
         {"run": run, "chat": chat, "bench": bench, "serve": serve}[options.command](options)
+    except BrokenPipeError:  # whoever read the text has gone
+        drop_output()
+        return 128 + SIGPIPE
     except (ValueError, OSError) as error:
         print(f"tinygrad.llm: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return 130
+        return 128 + SIGINT
     return 0
 
 

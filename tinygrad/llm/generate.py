@@ -26,12 +26,15 @@ from tinygrad.graph.uop import UOp
 from tinygrad.jit import TinyJit
 from tinygrad.llm.cache import Cache, PackedSequence, Rows
 from tinygrad.llm.model import Transformer
-from tinygrad.llm.sampling import Sampling, Scores, choose, likeliest, log_probabilities
+from tinygrad.llm.sampling import Likelihood, Sampling, Scores, choose, likelihood
 from tinygrad.llm.tokenizer import Stream, Tokenizer
 from tinygrad.tensor import Tensor
 
 CHUNK = 512
 """Tokens of a prompt that are read at once, at most."""
+NOTED = 64
+"""Tokens of a prompt that are read at once where their likelihoods are wanted: all have scores of all tokens,
+which are 65 MB for a vocabulary of 256,000."""
 PACKED = 4
 """Prompts that are read at once, at most: 4 of 24 tokens take 62 ms, one 25 (SmolLM2 on two cores of a Zen 4
 server), 16 of them 4 times 62."""
@@ -65,31 +68,25 @@ class Mask(Protocol):
         """This token came."""
 
 
-@dataclass(frozen=True)
-class Likelihood:
-    """The natural logarithm of a token's probability, and those of the likeliest tokens in its place."""
-
-    token: int
-    value: float
-    best: tuple[tuple[int, float], ...]
-
-
 @dataclass(eq=False)
 class Request:
     """A prompt and what became of it. `text` is what may be shown: no part of a stop text, no half character.
 
-    `likelihoods`: how many of the likeliest tokens are noted for each one; None notes nothing. `embeds`: no
-    token is wanted but the mean of what the last block leaves, `embedding` (width,) then. `is_answer`: the
-    text begins anew, it does not go on from the prompt's. `error`: why its mask ended it.
+    `likelihoods`: how many of the likeliest tokens are noted for each one; None notes nothing.
+    `notes_prompt`: for the tokens of the prompt too, in `read`. `embeds`: no token is wanted but the mean of
+    what the last block leaves, `embedding` (width,) then. `is_answer`: the text begins anew, it does not go
+    on from the prompt's. `error`: why its mask ended it.
     """
 
     prompt: list[int]
     sampling: Sampling
     likelihoods: int | None = None
+    notes_prompt: bool = False
     embeds: bool = False
     is_answer: bool = False
     mask: Mask | None = None
     tokens: list[int] = field(default_factory=list)
+    read: list[Likelihood] = field(default_factory=list)
     noted: list[Likelihood] = field(default_factory=list)
     text: str = ""
     finish: Finish | None = None
@@ -105,6 +102,11 @@ class Request:
     def is_reading(self) -> bool:
         """Whether its prompt is not read yet."""
         return not self.tokens and self.finish is None
+
+    @property
+    def reads_alone(self) -> bool:
+        """Whether something is wanted of every token of its prompt, none of which may be left out then."""
+        return self.embeds or self.notes_prompt
 
     @property
     def takes_likeliest(self) -> bool:
@@ -177,6 +179,7 @@ class Generator:
             raise ValueError(f"a cache has at least one slot, not {slots}")
         self.model, self.tokenizer, self.slots = model, tokenizer, slots
         self.chunk = min(CHUNK, self.length)
+        self.noted = min(NOTED, self.chunk)
         self.cache = Cache(config.layers, slots, config.kv_heads, self.length + self.chunk, config.head_size,
                            dtype,
                            model.device)
@@ -189,6 +192,7 @@ class Generator:
         """the step after the last one that was read"""
         self._read = TinyJit(self._scores_of_last)
         self._read_packed = TinyJit(self._scores_of_packed)
+        self._note = TinyJit(self._scores_of_all)
         self._sum = TinyJit(self._sum_of_hidden)
         self._next = TinyJit(self._scores_of_rows)
         self._copy = TinyJit(self._copy_slot)
@@ -201,7 +205,7 @@ class Generator:
         self.check(prompt, request.embeds)
         self.check_bias(sampling)
         request.stream = Stream(self.tokenizer, () if request.is_answer else prompt)
-        if sampling.tokens == 0 and not request.embeds:
+        if sampling.tokens == 0 and not request.reads_alone:
             request.end(Finish.LENGTH)
         else:
             self.waiting.append(request)
@@ -281,7 +285,7 @@ class Generator:
         that holds most of its prompt, else the one used longest ago."""
         used = [slot for slot, other in enumerate(self.active) if other is not None]
         free = [slot for slot, other in enumerate(self.active) if other is None]
-        shared = [0 if request.embeds else common(held, request.prompt) for held in self.held]
+        shared = [0 if request.reads_alone else common(held, request.prompt) for held in self.held]
         slot = min(free, key=lambda slot: (self._rows([*used, slot]), -shared[slot], self.used[slot]))
         oldest = min(free, key=self.used.__getitem__)
         if len(self.held[slot]) >= shared[slot] + WORTH_A_COPY and oldest != slot:
@@ -297,7 +301,7 @@ class Generator:
         shared = [common(held, request.prompt[:-1]) for held in self.held]
         best = max(range(self.slots), key=shared.__getitem__)
         more = shared[best] - len(self._held(request))
-        if more >= WORTH_A_COPY and not request.embeds:
+        if more >= WORTH_A_COPY and not request.reads_alone:
             assert request.slot is not None
             self._copy_tokens(best, request.slot, shared[best])
             self.held[request.slot] = request.prompt[:shared[best]]
@@ -315,7 +319,8 @@ class Generator:
         together: list[Request] = []
         room = self.chunk
         for request in reading:
-            if together and (request.embeds or together[0].embeds or self._begins_as(request, together)):
+            if together and (request.reads_alone or together[0].reads_alone
+                             or self._begins_as(request, together)):
                 continue
             self._catch_up(request)
             left = len(request.prompt) - len(self._held(request))
@@ -339,7 +344,7 @@ class Generator:
     def _piece(self, request: Request) -> list[int]:
         """The tokens of a prompt that are read next."""
         start = len(self._held(request))
-        return request.prompt[start:start + self.chunk]
+        return request.prompt[start:start + (self.noted if request.notes_prompt else self.chunk)]
 
     def _read_more(self, requests: Sequence[Request]) -> None:
         """Read the next piece of these prompts; after its last, choose the first token."""
@@ -347,6 +352,9 @@ class Generator:
             return
         if requests[0].embeds:
             self._sum_more(requests[0])
+            return
+        if requests[0].notes_prompt:
+            self._note_more(requests[0])
             return
         scores = (self._read(*self._given_piece(requests[0])) if len(requests) == 1
                   else self._read_packed(*self._given_pieces(requests)))
@@ -366,6 +374,24 @@ class Generator:
         if len(self._held(request)) == len(request.prompt):
             request.embedding = request.embedding / len(request.prompt)
             request.end(Finish.STOP)
+
+    def _note_more(self, request: Request) -> None:
+        """The same for a request whose prompt's likelihoods are wanted."""
+        start, piece = len(self._held(request)), self._piece(request)
+        rows = np.minimum(np.arange(self.noted, dtype=np.int32), len(piece) - 1)
+        given = [*self._given_piece(request), self._given(rows)]
+        scores = self._note(*given).numpy()
+        self._held(request).extend(piece)
+        assert request.likelihoods is not None
+        if not start:
+            request.read.append(Likelihood(piece[0], None, ()))
+        for row, token in enumerate(request.prompt[start + 1:start + 1 + len(piece)]):
+            request.read.append(likelihood(scores[row], token, request.likelihoods))
+        if len(self._held(request)) == len(request.prompt):
+            if request.sampling.tokens == 0:
+                request.end(Finish.LENGTH)
+            else:
+                self._choose(request, scores[len(piece) - 1])
 
     def _given_piece(self, request: Request) -> Sequence[Any]:
         """Tokens and positions (1, chunk), of which the first `count` count, and where they are."""
@@ -479,7 +505,7 @@ class Generator:
         token = choose(scores, request.prompt + request.tokens, request.sampling, request.rng, request.tokens)
         ends = self._ends(request, token)
         if request.likelihoods is not None and not ends:
-            request.noted.append(_likelihood(scores, token, request.likelihoods))
+            request.noted.append(likelihood(scores, token, request.likelihoods))
         if request.mask is not None and not ends:
             request.mask.accept(token)
         self._take(request, token)
@@ -527,6 +553,13 @@ class Generator:
         hidden = self.model.hidden(tokens[:, :count], positions[:, :count], self.cache, packed)
         return self.model.logits(hidden[0][last]).realize()
 
+    def _scores_of_all(self, tokens: Tensor, positions: Tensor, slot: Any, place: Any, count: Any,
+                       length: Any, rows: Tensor) -> Tensor:
+        """Scores (rows, vocabulary) after some of `count` tokens, which are put into a slot."""
+        hidden = self.model.hidden(tokens[:, :count], positions[:, :count], self.cache,
+                                   Rows(slot, [place], length))
+        return self.model.logits(hidden[0][rows]).realize()
+
     def _sum_of_hidden(self, tokens: Tensor, positions: Tensor, slot: Any, place: Any, count: Any,
                        length: Any) -> Tensor:
         """The sum (width,) of what the last block leaves of `count` tokens."""
@@ -558,10 +591,3 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
             break
         count += 1
     return count
-
-
-def _likelihood(scores: Scores, token: int, count: int) -> Likelihood:
-    """The likeliest are fewer than `count` where a mask lets no more come."""
-    logarithms = log_probabilities(scores)
-    best = likeliest(logarithms, min(count, len(logarithms))) if count else np.array((), int)
-    return Likelihood(token, float(logarithms[token]), tuple((int(i), float(logarithms[i])) for i in best))

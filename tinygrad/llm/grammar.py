@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import llguidance
 import numpy as np
-from llguidance.gbnf_to_lark import is_lark_syntax
 
 from tinygrad.llm.gbnf import rules_of
 from tinygrad.llm.generate import Mask, MaskFailed
@@ -31,13 +31,16 @@ MOST_MASKS = 1024
 WHITESPACE = r"(\r?\n){0,2}[ \t]{0,40}"
 """Between the parts of JSON: without a bound, a small model may go on with it until it has no tokens left."""
 
+_LARK = re.compile(r"(?m)^\s*(%llguidance\b|[?!]*start(\.\d+)?\s*:(?!:))")
+"""What tells grammars in Lark's notation: a rule `start`, which may be inlined (?) or have a priority."""
+
 
 def grammar_mask(tokenizer: Tokenizer, size: int, grammar: str) -> Mask:
     """What of a vocabulary of `size` tokens may come next in a text that a grammar allows: one in the
     notation of llama.cpp (GBNF: `root ::= "yes" | "no"`) or of Lark (`start: "yes" | "no"`). The tokens that
     end a text may come where it is whole, and only there. Raises ValueError for one that cannot be followed.
     """
-    return (LarkMask if is_lark_syntax(grammar) else GbnfMask)(tokenizer, size, grammar)
+    return (LarkMask if _LARK.search(grammar) else GbnfMask)(tokenizer, size, grammar)
 
 
 class GbnfMask:

@@ -67,6 +67,11 @@ class Asked:
         by."""
         return 0 if self.likelihoods is None and self.drawn > self.count else self.likelihoods
 
+    @property
+    def notes_prompt(self) -> bool:
+        """Whether the likelihoods of the prompts' tokens are shown."""
+        return bool(self.echoed) and self.likelihoods is not None
+
     def chosen(self, jobs: Sequence[Job]) -> list[Job]:
         """The choices: of the answers of each prompt those with the likeliest tokens, the first ones where
         there are no more."""
@@ -107,7 +112,7 @@ class Asked:
 def _unlikeliness(job: Job) -> float:
     """Less the mean of the logarithms of the probabilities of an answer's tokens."""
     assert job.request is not None
-    values = [noted.value for noted in job.request.noted]
+    values = [noted.value for noted in job.request.noted if noted.value is not None]
     return -sum(values) / max(len(values), 1)
 
 
@@ -293,8 +298,6 @@ def completion_request(content: Mapping[str, Any], tokenizer: Tokenizer) -> Aske
     asked = _asked(content, prompts, tokens, likelihoods, is_chat=False)
     if not _flag(content, "echo"):
         return asked
-    if likelihoods is not None:
-        raise BadRequest("echo is not known with logprobs: tokens of prompts have none here")
     said: Any = content["prompt"]
     texts = [said] if isinstance(said, str) else said
     return replace(asked, echoed=[text if isinstance(text, str) else _text_of(prompt, tokenizer)

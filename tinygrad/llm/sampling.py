@@ -71,6 +71,30 @@ def log_probabilities(scores: Scores) -> Scores:
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))
 
 
+@dataclass(frozen=True)
+class Likelihood:
+    """The natural logarithm of a token's probability, and those of the likeliest tokens in its place. A
+    text's first token, which nothing comes before, has none."""
+
+    token: int
+    value: float | None
+    best: tuple[tuple[int, float], ...]
+
+
+def likelihood(scores: Scores, token: int, count: int) -> Likelihood:
+    """How likely a token is by the scores of all (vocabulary,), and the `count` likeliest: fewer where a mask
+    lets no more come. Raises ValueError for scores that are no numbers."""
+    logarithms = log_probabilities(_checked(scores))
+    best = likeliest(logarithms, min(count, len(logarithms))) if count else np.array((), int)
+    return Likelihood(token, float(logarithms[token]), tuple((int(i), float(logarithms[i])) for i in best))
+
+
+def _checked(scores: Scores) -> Scores:
+    if not np.isfinite(scores.max()):
+        raise ValueError("the model's scores of the next token are no numbers: its weights may be damaged")
+    return scores
+
+
 def penalised(scores: Scores, said: Sequence[int], penalty: float) -> Scores:
     """Scores in which what was said is less likely."""
     if penalty == 1 or not said:
@@ -126,9 +150,7 @@ def choose(scores: Scores, said: Sequence[int], sampling: Sampling, rng: np.rand
            answered: Sequence[int] = ()) -> int:
     """A token, by its score among all (vocabulary,). `said`: the tokens before, `answered`: those of them
     that are no prompt. Raises ValueError for scores that are no numbers."""
-    if not np.isfinite(scores.max()):
-        raise ValueError("the model's scores of the next token are no numbers: its weights may be damaged")
-    scores = biased(scores, answered, sampling)
+    scores = biased(_checked(scores), answered, sampling)
     window = said[-sampling.penalty_window:] if sampling.penalty_window else ()
     scores = penalised(scores, window, sampling.repetition_penalty)
     if sampling.temperature == 0:

@@ -31,11 +31,11 @@ from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tinygrad.llm.generate import Likelihood, Mask, PromptTooLong
+from tinygrad.llm.generate import Mask, PromptTooLong
 from tinygrad.llm.grammar import SchemaMask, grammar_mask
 from tinygrad.llm.language_model import LanguageModel
 from tinygrad.llm.requests import Asked, BadRequest, chat_request, completion_request, embedding_request
-from tinygrad.llm.sampling import Sampling
+from tinygrad.llm.sampling import Likelihood, Sampling
 from tinygrad.llm.worker import Busy, Job, Piece, Worker
 
 log = logging.getLogger("tinygrad.llm")
@@ -228,6 +228,7 @@ class Server:
             for place, (prompt, mask) in enumerate(zip(asked.prompts, masks, strict=True)):
                 jobs.append(self.worker.submit(prompt, asked.sampling_of(place),
                                                likelihoods=asked.noted, mask=mask,
+                                               notes_prompt=asked.notes_prompt,
                                                is_answer=asked.is_chat))
         except Busy:
             for job in jobs:
@@ -245,7 +246,8 @@ class Server:
             for job in jobs:
                 self.worker.cancel(job)
             raise
-        choices = [asked.choice(place, job, self._likelihoods(job.request.noted, asked, TextPlaces())
+        choices = [asked.choice(place, job, self._likelihoods(job.request.read + job.request.noted, asked,
+                                                              self._places(asked, place, job))
                                 if job.request else None)
                    for place, job in enumerate(asked.chosen(jobs))]
         return JSONResponse({**head, "object": asked.object, "choices": choices,
@@ -288,16 +290,18 @@ class Server:
         """Server-sent events: a piece of a choice each, of all choices as they come, then the usage if it was
         asked for."""
         head = {**head, "object": asked.chunk_object}
-        places = [TextPlaces() for _ in jobs]
+        places = [self._places(asked, place, job) for place, job in enumerate(jobs)]
+        late = [asked.echo(place) if asked.notes_prompt else "" for place in range(len(jobs))]
         try:
             for place in range(len(jobs)):
                 if asked.is_chat:
                     yield _event({**head, "choices": [asked.first_delta(place)]})
-                elif asked.echoed:
+                elif asked.echoed and not asked.notes_prompt:
                     yield _event({**head, "choices": [asked.delta(place, asked.echo(place), None, None)]})
             async for place, piece in self._pieces(jobs):
                 likelihoods = self._likelihoods(piece.noted, asked, places[place])
-                yield _event({**head, "choices": [asked.delta(place, piece.text, piece.finish, likelihoods)]})
+                text, late[place] = late[place] + piece.text, ""
+                yield _event({**head, "choices": [asked.delta(place, text, piece.finish, likelihoods)]})
             if asked.usage:
                 yield _event({**head, "choices": [], "usage": _usage(jobs, asked)})
             yield "data: [DONE]\n\n"
@@ -331,35 +335,52 @@ class Server:
     def _late(self) -> Failed:
         return Failed(504, f"the answer took more than {self.limits.seconds:g} seconds", "timeout")
 
+    def _places(self, asked: Asked, place: int, job: Job) -> TextPlaces:
+        """Of a choice's tokens. Those of a prompt may say more than its text: a token that begins texts, a
+        space that is put before them."""
+        if not asked.notes_prompt:
+            return TextPlaces()
+        said = b"".join(map(self.model.tokenizer.bytes_of, job.prompt)).decode(errors="replace")
+        text = asked.echo(place)
+        return TextPlaces(len(text) - len(said) if said.endswith(text) else 0, len(job.prompt))
+
     def _likelihoods(self, noted: Sequence[Likelihood], asked: Asked,
                      places: TextPlaces) -> dict[str, Any] | None:
         """Logarithms of probabilities as the two interfaces show them."""
         if asked.likelihoods is None:
             return None
-        name, bytes_of = self.model.tokenizer.name, self.model.tokenizer.bytes_of
+        key, bytes_of = self.model.tokenizer.key, self.model.tokenizer.bytes_of
         if asked.is_chat:
-            def entry(token: int, value: float) -> dict[str, Any]:
-                return {"token": name(token), "logprob": value, "bytes": list(bytes_of(token))}
+            def entry(token: int, value: float | None) -> dict[str, Any]:
+                data = bytes_of(token)
+                return {"token": data.decode(errors="backslashreplace"), "logprob": value,
+                        "bytes": list(data)}
 
             return {"content": [{**entry(n.token, n.value), "top_logprobs": [entry(*best) for best in n.best]}
                                 for n in noted], "refusal": None}
-        key = self.model.tokenizer.key
         return {"tokens": [key(n.token) for n in noted], "token_logprobs": [n.value for n in noted],
-                "top_logprobs": [{key(token): value for token, value in n.best} for n in noted],
-                "text_offset": [places.next(bytes_of(n.token)) for n in noted]}
+                "top_logprobs": [None if n.value is None else
+                                 {key(token): value for token, value in (*n.best, (n.token, n.value))}
+                                 for n in noted],
+                "text_offset": [places.next(bytes_of(n.token), self.model.tokenizer.is_special(n.token))
+                                for n in noted]}
 
 
 class TextPlaces:
-    """Where the tokens of a text begin in it, in characters: a character begins where it is whole."""
+    """Where the tokens of a text begin in it, in characters: a character begins where it is whole. `start`: 0
+    or less, where the first tokens say so much that is not in the text. `prompt`: so many tokens come first
+    whose special ones are in the text; those of an answer are not."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: int = 0, prompt: int = 0) -> None:
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.count = 0
+        self.count, self.prompt = start, prompt
 
-    def next(self, token: bytes) -> int:
+    def next(self, token: bytes, special: bool = False) -> int:
         """The place of the next token, of these bytes."""
-        place = self.count
-        self.count += len(self.decoder.decode(token))
+        place = max(self.count, 0)
+        if self.prompt > 0 or not special:
+            self.count += len(self.decoder.decode(token))
+        self.prompt -= 1
         return place
 
 

@@ -1,107 +1,116 @@
-"""Conversations as the text that a model was trained on: chat templates, in jinja2's sandbox.
+"""Conversations as the text that a model was trained on: chat templates, which run in a process of their own.
 
 A template comes with the model and is data from a stranger: it runs without access to anything but the
-messages, and what goes wrong in it is a `ValueError`.
+messages, with bounds on time and memory that hold for all that Python does, and what goes wrong in it is a
+`ValueError`. A process that has written a text is kept for the next one. Next: `sandbox.py`, what runs there.
 """
 from __future__ import annotations
 
-import datetime
-import functools
+import atexit
+import contextlib
+import importlib.util
 import json
-import math
-import re
+import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
-
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tinygrad.llm.tokenizer import Tokenizer
 
-MOST_TEXT = 1 << 24
-"""Characters that a template may write."""
-MOST_POWER = 1 << 10
-"""Numbers that a template may raise, or raise to."""
-_WIDE = re.compile(r"%[^a-zA-Z%]*(\d{4}|\*)")
-"""A place in a text for something of a thousand characters and more, or of a width given with it."""
+PATIENCE = 30.0
+"""Seconds after which a process is given up that the system has not ended for its use of the CPU."""
 
-
-def _refuse(message: str) -> str:
-    raise jinja2.TemplateError(message)
-
-
-def _now(format: str) -> str:
-    return datetime.datetime.now().strftime(format)
-
-
-def _to_json(value: Any, indent: int | None = None, ensure_ascii: bool = False,
-             separators: tuple[str, str] | None = None, sort_keys: bool = False) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
-                      sort_keys=sort_keys)
-
-
-class _Generation(jinja2.ext.Extension):  # type: ignore[misc, unused-ignore]  # Any where jinja2 is missing
-    """`{% generation %}`, which marks what the model says for those who train one: written as it is."""
-
-    tags = frozenset(("generation",))  # type: ignore[assignment, unused-ignore]
-
-    def parse(self, parser: Any) -> Any:
-        """The statements up to endgeneration."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return jinja2.nodes.Scope(body, lineno=line)
-
-
-class _Bounded(ImmutableSandboxedEnvironment):  # type: ignore[misc, unused-ignore]  # Any where jinja2 is missing
-    """A sandbox in which one operation makes no value of many bytes."""
-
-    intercepted_binops = frozenset(("*", "**", "%"))
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Numbers as ever, texts and lists no longer than a template may write."""
-        if self._makes_much(operator, left, right):
-            raise jinja2.TemplateError(f"{operator} with {left!r:.50} and {right!r:.50} is not allowed here")
-        return self.binop_table[operator](left, right)
-
-    def _makes_much(self, operator: str, left: Any, right: Any) -> bool:
-        if operator == "**":
-            return bool(max(abs(left), abs(right)) > MOST_POWER)
-        if operator == "%":
-            return isinstance(left, str) and _WIDE.search(left) is not None
-        sizes = [len(x) if isinstance(x, Sequence) else x for x in (left, right)]
-        return sizes != [left, right] and math.prod(sizes) > MOST_TEXT
-
-
-@functools.lru_cache(maxsize=8)
-def _compiled(template: str) -> jinja2.Template:
-    environment = _Bounded(trim_blocks=True, lstrip_blocks=True,
-                           extensions=[jinja2.ext.loopcontrols, _Generation])
-    environment.filters["tojson"] = _to_json
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
-    return environment.from_string(template)
+_idle: list[subprocess.Popen[bytes]] = []
+"""Processes that wait for a template."""
+if hasattr(os, "register_at_fork"):  # not on Windows; they are the parent's
+    os.register_at_fork(after_in_child=_idle.clear)
 
 
 def conversation(tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], answer: bool = True,
                  **variables: Any) -> str:
-    """The text of a conversation, up to where the model is to answer if `answer`.
+    """The text of a conversation, up to where the model is to answer if `answer`. Messages and variables are
+    what JSON can say.
 
-    Raises ValueError where the model has no template, or its template refuses the messages.
+    Raises ValueError where the model has no template, its template refuses the messages, or it takes too much
+    time or memory.
     """
     if tokenizer.template is None:
         raise ValueError("the model has no chat template: it continues text (run --raw, /v1/completions)")
-    written = 0
-    parts = []
+    given = {"tools": None, "documents": None, **tokenizer.variables, **variables,
+             "messages": list(messages), "add_generation_prompt": answer}
     try:
-        template = _compiled(tokenizer.template)
-        given = {"tools": None, "documents": None, **tokenizer.variables, **variables}
-        for part in template.generate(messages=list(messages), add_generation_prompt=answer, **given):
-            written += len(part)
-            if written > MOST_TEXT:
-                raise ValueError(f"the chat template writes more than {MOST_TEXT} characters")
-            parts.append(part)
-    except (jinja2.TemplateError, TypeError, LookupError, AttributeError, ArithmeticError,
-            OverflowError, MemoryError, RecursionError) as error:
-        raise ValueError(f"the chat template refuses these messages: {error}") from error
-    return "".join(parts)
+        question = json.dumps({"template": tokenizer.template, "variables": given}).encode() + b"\n"
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"messages are what JSON can say: {error}") from error
+    found = json.loads(_answered(question))
+    if "error" in found:
+        raise ValueError(found["error"])
+    return str(found["text"])
+
+
+def _answered(question: bytes) -> bytes:
+    """What a process says to a line. Raises ValueError where it ends."""
+    process = _taken()
+    assert process.stdin is not None and process.stdout is not None
+    patience = threading.Timer(PATIENCE, process.kill)
+    patience.daemon = True
+    patience.start()
+    answer = b""
+    try:
+        process.stdin.write(question)
+        process.stdin.flush()
+        answer = process.stdout.readline()
+    except BrokenPipeError:
+        pass  # it has ended
+    finally:
+        patience.cancel()
+        if answer.endswith(b"\n"):
+            _idle.append(process)
+        else:
+            _end(process)
+    if not answer.endswith(b"\n"):
+        late = process.returncode in (-signal.SIGPROF, -signal.SIGKILL) if os.name == "posix" else True
+        raise ValueError("the chat template takes too much time with these messages" if late else
+                         f"the process of the chat template has ended with {process.returncode}")
+    return answer
+
+
+def _taken() -> subprocess.Popen[bytes]:
+    """A process that waits, or a new one. Raises ModuleNotFoundError where the library is missing."""
+    while True:
+        try:
+            process = _idle.pop()
+        except IndexError:
+            return _started()
+        if process.poll() is None:
+            return process
+        _end(process)
+
+
+def _started() -> subprocess.Popen[bytes]:
+    """A new process, which no Ctrl-C in the terminal reaches; it ends when its input does."""
+    if importlib.util.find_spec("jinja2") is None:
+        raise ModuleNotFoundError("chat templates need jinja2: pip install 'tinygrad[llm]'")
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return subprocess.Popen([sys.executable, "-P", str(Path(__file__).with_name("sandbox.py"))],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                            env=os.environ | {"PYTHONPATH": paths}, start_new_session=True)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with contextlib.suppress(BrokenPipeError):  # what it did not read
+            pipe.close()
+
+
+@atexit.register
+def _end_all() -> None:
+    while _idle:
+        _end(_idle.pop())

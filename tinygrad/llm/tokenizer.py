@@ -6,6 +6,7 @@ only name. `_CUTS` has the rules of the names in use. A vocabulary that does not
 """
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -80,6 +81,7 @@ class Tokenizer:
         self.template = template
         self.adds_begin = adds_begin
         self.variables = dict(variables or {})
+        self._bytes: dict[int, bytes] = {}
 
     @property
     def size(self) -> int:
@@ -118,9 +120,20 @@ class Tokenizer:
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes that a token stands for, which may be a part of a character."""
-        is_added = token in self.inner.get_added_tokens_decoder()
-        found = None if is_added else self._as_bytes(self.inner.id_to_token(token) or "")
-        return self.name(token).encode() if found is None else found
+        if token not in self._bytes:
+            found = None if token in self._added else self._as_bytes(self.inner.id_to_token(token) or "")
+            self._bytes[token] = self.name(token).encode() if found is None else found
+        return self._bytes[token]
+
+    def is_special(self, token: int) -> bool:
+        """Whether a token is in no text that is decoded: `decode` leaves it out."""
+        return self._added.get(token, False)
+
+    @functools.cached_property
+    def _added(self) -> dict[int, bool]:
+        """Tokens that are known by their names, and whether they are special. The library makes a list of
+        them each time it is asked."""
+        return {token: bool(added.special) for token, added in self.inner.get_added_tokens_decoder().items()}
 
     def _as_bytes(self, name: str) -> bytes | None:
         """The bytes that a token's name writes, if it does."""

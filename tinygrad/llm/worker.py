@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinygrad.llm.generate import Finish, Generator, Likelihood, Request
-from tinygrad.llm.sampling import Sampling
+from tinygrad.llm.generate import Finish, Generator, Request
+from tinygrad.llm.sampling import Likelihood, Sampling
 
 log = logging.getLogger("tinygrad.llm")
 
@@ -58,11 +58,12 @@ class Job:
             log.debug("an event loop closed before its job was done")
 
     def news(self) -> Piece | None:
-        """What has come since it was last asked."""
+        """What has come since it was last asked, of a prompt when all of it is read."""
         request = self.request
         assert request is not None
-        text, noted = request.text[self.shown:], tuple(request.noted[self.noted:])
-        self.shown, self.noted = len(request.text), len(request.noted)
+        found = [] if request.is_reading else request.read + request.noted
+        text, noted = request.text[self.shown:], tuple(found[self.noted:])
+        self.shown, self.noted = len(request.text), len(found)
         if not text and not noted and request.finish is None:
             return None
         return Piece(text, noted, request.finish, request.error, refused=request.error is not None)

@@ -11,7 +11,6 @@ Found plans are kept on disk (`plan_cache.py`), by the kernel and all that its s
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,7 +26,15 @@ from tinygrad.codegen.opt.plan_cache import keep_plan, kept_plan
 from tinygrad.codegen.ranges import all_ranges
 from tinygrad.device import Device
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import BEAM, BEAM_SECONDS, CACHELEVEL, DEBUG, IGNORE_BEAM_CACHE, colored
+from tinygrad.helpers import (
+    BEAM,
+    BEAM_SECONDS,
+    CACHELEVEL,
+    DEBUG,
+    IGNORE_BEAM_CACHE,
+    colored,
+    shows_progress,
+)
 from tinygrad.renderer.machine import Machine
 
 TOGETHER = 8
@@ -142,7 +149,7 @@ class Search:
         from tinygrad.progress import tqdm  # slow to import
 
         with tqdm(desc="searching for a plan", unit="plan", delay=1, leave=False,
-                  disable=not sys.stderr.isatty()) as self.progress:
+                  disable=not shows_progress()) as self.progress:
             if all_ranges(self.nest):
                 self.measure([*alternative_plans(self.nest, machine), threaded_plan(self.nest, machine)])
                 self.extend()
