@@ -213,6 +213,12 @@ def reduces_of_reduces() -> list[UOp]:
             for inner, outer in (((1,), (3,)), ((3,), (0, 2)), ((0, 1), (2, 3)))]
 
 
+def reduces_of_permutes() -> list[UOp]:
+    return [held(2, 3, 4, 1).permute(order).reduce(op, axes) for op in (Ops.ADD, Ops.MAX, Ops.MUL)
+            for order, axes in (((2, 1, 0, 3), (0, 1, 2)), ((2, 1, 0, 3), (2, 0)), ((2, 0, 1, 3), (0,)),
+                                ((3, 1, 0, 2), (1,)), ((1, 0, 3, 2), (1, 3)))]
+
+
 def large_reduces() -> list[UOp]:
     size = 2 * MUCH_WORK
     return [held(size).reduce(Ops.ADD, (0,)), held(2, size // 2).reduce(Ops.MAX, (1,)),
@@ -239,6 +245,7 @@ SCHEDULING: dict[str, Callable[[], list[UOp]]] = {
     "movement of a constant": constants_moved,
     "constant arithmetic": arithmetic_of_constants,
     "reduce of reduce": reduces_of_reduces,
+    "reduce of permute": reduces_of_permutes,
     "large reduce to few results": large_reduces,
     "copy of what a device without kernels holds": copies_of_files,
     "copy of what no device holds": copies_of_nothing,

@@ -77,6 +77,8 @@ class RunAtOnce:
     """what puts times there, no step of Python"""
     nodes: tuple[int, ...]
     """the lines of the nodes that are computed"""
+    line: int
+    """that of the result, where no other node has a line of its own; UNKNOWN where one has"""
     track: int
     kernels: tuple[int, ...]
     """the site of each call"""
@@ -235,9 +237,13 @@ class Recorder(Observer):
         return tuple(map(LINE, structure.nodes)) if structure.lines is None else structure.lines
 
     def tells_lines(self, template: Any, structure: Any) -> bool:
-        now = structure.lines = tuple([node.line for node in structure.nodes])
         last = template.observed
-        if last is not None and last.nodes == now and last.key is self.key and last.thread == get_ident():
+        is_own = last is not None and last.key is self.key and last.thread == get_ident()
+        if is_own and last.line and last.line == structure.sinks[0].line:
+            structure.observed = last
+            return True
+        now = structure.lines = tuple([node.line for node in structure.nodes])
+        if is_own and last.nodes == now:
             structure.observed = last
             return True
         before = template.node_lines
@@ -268,8 +274,10 @@ class Recorder(Observer):
             memory = {number: self.memory.change(lines[0], device, size * dtype.itemsize)
                       for number, device, size, dtype in calls.visible}
             kernels = tuple(self.kernel_sites(sites, calls.device))
+            own = [node for node in structure.nodes if node.op is not BUFFER and not is_shared(node)]
+            line = own[0].line if own == list(structure.sinks) else UNKNOWN
             found = self.run_at_once(Site("realize", ""), memory, now, lines, self.track(calls.device),
-                                     kernels)
+                                     kernels, line)
             self.at_once_of[what] = calls, found
         template.observed = found
         return found
@@ -408,13 +416,13 @@ class Recorder(Observer):
         self.log.wait_for(self.track(device), site, start, end, Device[device].queue)
 
     def run_at_once(self, around: Site, memory: dict[int, Change], nodes: tuple[int, ...] = (),
-                    lines: tuple[int, ...] = (), track: int = NOWHERE, kernels: tuple[int, ...] = ()
-                    ) -> RunAtOnce:
+                    lines: tuple[int, ...] = (), track: int = NOWHERE, kernels: tuple[int, ...] = (),
+                    line: int = UNKNOWN) -> RunAtOnce:
         """What is told of calls, or of a replay, in this thread."""
         host, site, runs = self.host_track(), self.site(around), numbers()
         with self.log.lock:
-            found = RunAtOnce(self.key, get_ident(), runs, runs.fromlist, nodes, track, kernels, lines, host,
-                              site, memory)
+            found = RunAtOnce(self.key, get_ident(), runs, runs.fromlist, nodes, line, track, kernels, lines,
+                              host, site, memory)
             self.all_at_once.append(found)
         return found
 
