@@ -38,6 +38,27 @@ def test_a_kernel_is_for_the_line_that_asked_for_it() -> None:
     assert kernel["name"] == "r_13_7" and kernel["count"] == 1 and kernel["seconds"] > 0
 
 
+def test_kernels_that_run_again_are_for_the_lines_of_all_their_nodes() -> None:
+    """A result's own line tells a kernel's lines where no other node has one, and only there."""
+    x = ones(5, 11).realize()
+    with recorded() as recorder:
+        for turn in range(6):
+            if turn % 2:
+                y = x * 3; one = here()  # noqa: E702
+            else:
+                y = x * 3; other = here()  # noqa: E702
+            (y + 1).realize(); both = here()  # noqa: E702
+            (x + 1).realize(); alone = here()  # noqa: E702
+            del y  # an equal node of another line would be this one
+    recorder.settle()
+    runs = {}
+    for number, site in enumerate(recorder.sites):
+        if site.kind == "kernel":
+            asked = frozenset(recorder.lines.all[line].frames[0].line for line in site.lines)
+            runs[asked] = runs.get(asked, 0) + recorder.log.runs(number)
+    assert runs == {frozenset((one, both)): 3, frozenset((other, both)): 3, frozenset((alone,)): 6}
+
+
 def test_a_kernel_of_a_gradient_is_for_the_line_of_the_value() -> None:
     x = Tensor(np.ones((11, 5), np.float32), requires_grad=True)
     w = Tensor(np.ones((5, 3), np.float32), requires_grad=True)
