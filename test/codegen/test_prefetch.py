@@ -86,6 +86,15 @@ def test_weights_that_a_row_meets_are_asked_for_ahead_whatever_the_last_cache_ho
     assert hints_of(nest_of((panels * x.reshape(1, -1, 1)).sum(1)), machine)
 
 
+@pytest.mark.parametrize("rows", [2, 6, 15])
+def test_of_rows_through_large_weights_only_the_weights_are_asked_for(rows: int) -> None:
+    """Along the sum both operands lie in order, but the rows stay in a near cache."""
+    weights = Tensor.empty(4096, 4096)
+    nest = nest_of(Tensor.empty(rows, 4096) @ weights.T)
+    hinted = hinted_loads(nest, choose_plan(nest, MACHINE))
+    assert {load.src[0].src[0].arg[1] for load in hinted} == {weights.numel()}
+
+
 def test_weights_that_many_rows_meet_are_not() -> None:
     """All rows but the first few find them in the caches."""
     x, panels = Tensor(normal(200, 160)).realize(), in_panels(normal(768, 160))

@@ -33,6 +33,10 @@ from tinygrad.renderer.machine import Machine
 
 LOOPS = (RangeKind.LOOP, RangeKind.IN_ORDER)
 """Kinds of ranges whose iterations run one after another."""
+NEAR_SHARE = 1 / 16
+"""Of the largest memory that a hint is for: what is no larger stays in a nearer cache, and is not asked for
+(15 rows through 4096 x 4096 weights that lie along the sum took 4.75 ms with hints for the rows too, and
+4.33)."""
 NEW_SHARE = 0.3
 """Of what a tile reads, how much must be new to it for a hint."""
 ITEMS_IN_ORDER = 256
@@ -82,6 +86,7 @@ def prefetch(nest: UOp, loop: UOp, along: UOp, ahead: int) -> UOp:
     if not walks:
         raise ValueError(f"nothing that r{loop.identity} loads goes on by a fixed step with "
                          f"r{along.identity}")
+    walks = _larger(walks, NEAR_SHARE * max(a.node.memory.arg[1] * a.itemsize for a in walks))
     return nest.substitute({a.node: a.node.replace(arg=ahead * a.steps[along]) for a in walks})
 
 
@@ -301,7 +306,7 @@ def _memory_bytes(nest: UOp) -> int:
     return sum(int(n.arg[1]) * n.dtype.itemsize for n in nest.nodes_of(Ops.PARAM))
 
 
-def _larger(reads: list[MemoryAccess], nbytes: int) -> list[MemoryAccess]:
+def _larger(reads: list[MemoryAccess], nbytes: float) -> list[MemoryAccess]:
     """Those from memory of more bytes."""
     return [a for a in reads if a.node.memory.arg[1] * a.itemsize > nbytes]
 
