@@ -55,7 +55,7 @@ WORKLOADS = (
     matmul(512, 512, 512), matmul(1024, 1024, 1024), matmul(2048, 2048, 2048),
     matmul(37, 37, 37), matmul(777, 777, 777), matmul(997, 997, 997), matmul(1003, 1003, 1003),
     matmul(4096, 64, 4096), matmul(64, 4096, 4096), matmul(4096, 4096, 64), matmul(15, 4096, 4096),
-    layer(15, 4096),
+    layer(15, 4096), layer(16, 4096),
     transposed_matmul(1024, True, False), transposed_matmul(1024, False, True),
     transposed_matmul(1024, True, True),
     batched_matmul(64, 128), matmul(1024, 1024, 1024, "bfloat16", 2e-2),

@@ -321,6 +321,22 @@ def test_a_panel_leaves_room_in_the_cache_for_the_rows(l2_bytes: int, tile: tupl
     assert tuple(o.amount for o in plan.opts if isinstance(o, Upcast))[:2] == tile, "vectors, rows"
 
 
+@pytest.mark.parametrize("l1_bytes, columns, held", [
+    (32 << 10, 4096, 8), (32 << 10, 2048 + 1024, 8), (48 << 10, 4096, 12), (32 << 10, 1536, 16),
+    (32 << 10, 4000, 24), (32 << 10, 3056, 24),
+])
+@pytest.mark.parametrize("is_layer", [True, False])
+def test_a_tile_has_as_many_rows_as_the_first_cache_has_lines_for(l1_bytes: int, columns: int, held: int,
+                                                                  is_layer: bool) -> None:
+    """Rows that begin pages apart share its ways, where their items are read one by one."""
+    machine = cores(vector_bytes=64, registers=32, l1_bytes=l1_bytes)
+    many, few = Tensor.empty(4096, columns), Tensor.empty(16, columns)
+    result = few @ many.T if is_layer else many @ few.T.contiguous().realize()
+    plan = choose_plan(nest_of(result), machine)
+    rows, = (o.amount for o in plan.opts[:2] if isinstance(o, Upcast))
+    assert held // 2 < rows <= held
+
+
 @pytest.mark.parametrize("machine, vectors", [("AVX2", 2), ("AVX-512", 4)])
 def test_the_sums_of_windows_side_by_side_fit_the_registers(machine: str, vectors: int) -> None:
     image = Tensor(np.ones((1, 16, 58, 256), np.float32)).realize().permute(0, 3, 1, 2)

@@ -7,6 +7,7 @@ grids of blocks of threads, with memory that a block shares (`blocks`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
@@ -122,6 +123,11 @@ class Machine:
     def tile_rows(self, vectors: int) -> int:
         """Rows of a tile so many vectors wide whose accumulators and operands fit the registers."""
         return max(1, self.accumulators // vectors)
+
+    def lines_held(self, apart: int) -> int:
+        """Lines so many bytes apart that the first cache holds at once. It is indexed by the address in a
+        page: of lines that are pages apart it has as many as of every other, its ways."""
+        return self.l1_bytes // gcd(apart, self.page_bytes)
 
     @property
     def near_bytes(self) -> int:

@@ -254,7 +254,7 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], machine: Machine, expensi
         is_product = bool(weights) or contraction_of(node) is not None
         if is_near and not jumps and not is_product and all(node.ranges <= a.ranges for a in walks):
             continue  # what is read once, in order
-        in_order = WEIGHTS_AHEAD if weights else STREAM_AHEAD
+        in_order = WEIGHTS_AHEAD if is_product else STREAM_AHEAD
         bytes_ahead, read = (JUMPS_AHEAD, jumps) if jumps else (in_order, walks[:1])
         ahead = min(bytes_ahead // sum(map(_read_at_once, read)), loop.extent // 2)
         if ahead > 0:
