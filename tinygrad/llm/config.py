@@ -23,7 +23,7 @@ QUERY_NORMS = {"qwen3": "head", "qwen3moe": "head", "gemma3": "head", "olmo2": "
 BIASED = ("llama", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "olmo", "olmo2")
 """Architectures whose config.json says by attention_bias whether attention has biases."""
 BY_LAYER_TYPES = ("qwen2", "qwen2moe", "qwen3", "gemma2", "gemma3")
-"""Architectures whose layers differ in what they see; transformers has one window for all layers of others."""
+"""Architectures whose layers differ in what they see; others have one window for all layers, or none."""
 MOST, MOST_LAYERS = 1 << 24, 1 << 12
 """No size of a model is larger, no model has more layers: what says so lies."""
 
