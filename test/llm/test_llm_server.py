@@ -444,7 +444,7 @@ def test_what_an_assistant_refused_is_what_it_said(client, alone):
     ("chat/completions", {"messages": MESSAGES, "tools": [{}]}, 400, "tools is not known here"),
     ("chat/completions", {"messages": MESSAGES, "tool_choice": "required"}, 400, "there are no tools"),
     ("chat/completions", {"messages": MESSAGES, "modalities": ["text", "audio"]}, 400, "modalities is"),
-    ("chat/completions", {"messages": [{"role": "tool", "content": "3"}]}, 400, r"messages\[0\] is of a tool"),
+    ("chat/completions", {"messages": [{"role": "tool", "content": "3"}]}, 400, r"is of a tool"),
     ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, 400, "is of a tool"),
     ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400,
      "parts of type text or refusal, not 'image_url'"),

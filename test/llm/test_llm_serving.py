@@ -27,8 +27,8 @@ def path(tmp_path_factory):
 def serve(path, *words):
     """A process that serves on a port of its own, and its address once it listens."""
     process = subprocess.Popen([sys.executable, "-m", "tinygrad.llm", "serve", path, "--port", "0",
-                                "--context", "65536", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                               text=True)
+                                "--context", "65536", *words],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     said = []
     for line in process.stderr:
         said.append(line)

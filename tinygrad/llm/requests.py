@@ -275,8 +275,9 @@ def _text(content: Any, place: int) -> str:
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part[kind] if kind in ("text", "refusal") and isinstance(part.get(kind), str) else None
         if text is None:
-            raise BadRequest(f"messages[{place}].content is a text, or a list of parts of type text or refusal"
-                             + (f", not {kind!r:.100}" if kind not in (None, "text", "refusal") else ""))
+            other = f", not {kind!r:.100}" if kind not in (None, "text", "refusal") else ""
+            raise BadRequest(f"messages[{place}].content is a text, or a list of parts of type text or "
+                             f"refusal{other}")
         texts.append(text)
     return "".join(texts)
 
