@@ -74,6 +74,8 @@ MODELS = {
     "mixtral": ("MixtralConfig", SMALL | dict(num_local_experts=4, num_experts_per_tok=2)),
     "qwen2moe": ("Qwen2MoeConfig", EXPERTS | dict(shared_expert_intermediate_size=40)),
     "qwen3moe": ("Qwen3MoeConfig", EXPERTS | dict(head_dim=16, norm_topk_prob=True)),
+    "qwen3moe, a window": ("Qwen3MoeConfig", EXPERTS | dict(sliding_window=5, use_sliding_window=True,
+                                                            max_window_layers=1)),
 }
 IN_THE_DEFAULT_RUN = ("llama 3", "gemma2", "qwen3moe")
 TOKENS = np.random.default_rng(0).integers(0, 96, 20)
@@ -370,6 +372,7 @@ def folder_of(path, weights, **fields):
     (dict(model_type="mistral", sliding_window=0), "a layer cannot see 0 tokens"),
     (dict(model_type="gemma3", sliding_window=4, sliding_window_pattern=0), "every 0th layer"),
     (dict(model_type="gemma2", query_pre_attn_scalar=0), "query_pre_attn_scalar is 0"),
+    (dict(model_type="gemma3", use_bidirectional_attention=True), "see those after them are not known"),
     (dict(head_dim=7), "even number of items, got 7"),
 ])
 def test_a_configuration_that_cannot_be_is_an_error(fields, reason):
@@ -383,6 +386,20 @@ def test_a_configuration_that_cannot_be_is_an_error(fields, reason):
 def test_older_configurations_of_qwen_say_from_which_layer_on_windows_are(fields, windows):
     qwen = LLAMA | dict(model_type="qwen2", sliding_window=8, max_window_layers=1)
     assert from_hugging_face(qwen | fields).windows == windows
+
+
+@pytest.mark.parametrize("kind, windows", [("llama", ()), ("gemma", ()), ("olmo2", ()), ("mistral", (8, 8)),
+                                           ("mixtral", (8, 8)), ("phi3", (8, 8)), ("qwen3_moe", (8, 8)),
+                                           ("qwen2_moe", (None, 8)), ("gemma3_text", (None, 8))])
+def test_kinds_of_layers_are_said_to_those_that_have_such(kind, windows):
+    """transformers goes by layer_types, and by max_window_layers, only where layers of a model can differ."""
+    said = LLAMA | dict(model_type=kind, sliding_window=8, use_sliding_window=True, max_window_layers=1,
+                        num_local_experts=2, num_experts_per_tok=1,
+                        layer_types=["full_attention", "sliding_attention"])
+    assert from_hugging_face(said).windows == windows
+    del said["layer_types"]
+    if kind != "gemma3_text":
+        assert from_hugging_face(said).windows == windows
 
 
 def test_a_configuration_means_what_transformers_takes_it_for():

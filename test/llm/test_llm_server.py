@@ -411,6 +411,16 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client,
     assert client.completions.create(model="tiny", prompt="he", max_tokens=5).choices
 
 
+def test_what_an_assistant_refused_is_what_it_said(client, alone):
+    conversation = [*MESSAGES, {"role": "assistant", "content": "no"}, {"role": "user", "content": "h"}]
+    expected = alone(conversation, tokens=5)
+    for refused in (dict(content=[{"type": "refusal", "refusal": "no"}]), dict(content=None, refusal="no")):
+        conversation[1] = {"role": "assistant", **refused}
+        answer = client.chat.completions.create(model="tiny", messages=conversation, temperature=0,
+                                                max_tokens=5)
+        assert answer.choices[0].message.content == expected
+
+
 # --- what is wrong ----------------------------------------------------------------------------------------
 
 
@@ -432,6 +442,14 @@ def test_a_step_that_fails_ends_its_requests_and_not_the_server(running, client,
     ("chat/completions", {"messages": MESSAGES, "stop": [""]}, 400, "stop is a text"),
     ("chat/completions", {"messages": MESSAGES, "stream": "yes"}, 400, "stream is true or false"),
     ("chat/completions", {"messages": MESSAGES, "tools": [{}]}, 400, "tools is not known here"),
+    ("chat/completions", {"messages": MESSAGES, "tool_choice": "required"}, 400, "there are no tools"),
+    ("chat/completions", {"messages": MESSAGES, "modalities": ["text", "audio"]}, 400, "modalities is"),
+    ("chat/completions", {"messages": [{"role": "tool", "content": "3"}]}, 400, r"is of a tool"),
+    ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, 400, "is of a tool"),
+    ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400,
+     "parts of type text or refusal, not 'image_url'"),
+    ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": 3}]}]}, 400,
+     "parts of type text or refusal"),
     ("chat/completions", {"messages": MESSAGES, "max_tokens": 0}, 400, "max_tokens is a whole number from 1"),
     ("chat/completions", {"messages": MESSAGES, "top_logprobs": 2}, 400, "top_logprobs is for answers with"),
     ("completions", {"prompt": "h", "best_of": 2, "n": 3}, 400, "best_of is a whole number from 3 to 8"),

@@ -305,3 +305,38 @@ def test_expressions_of_symbols_are_sizes() -> None:
         assert size_of(expression, numbers) == expected
     with pytest.raises(SizeError, match="no arithmetic for 1/2"):
         size_of(sympy.sqrt(n), values)
+
+
+def add_to_a_half(x: Any) -> Any:
+    half = x[x.shape[0] // 2:]
+    half += 1
+    return half, x
+
+
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "rows of an argument": lambda x: (x, x[x.shape[0] // 2:]),
+    "columns of an argument": lambda x: (x, x[:, :x.shape[0] - 1]),
+    "a row of an argument": lambda x: (x, x[x.shape[0] - 2]),
+    "parts of an argument": lambda x: (x, *x.chunk(2)),
+    "a row shown again": lambda x: (x[0].expand(x.shape[0], 6), x),
+    "items at strides": lambda x: (x.as_strided((2, x.shape[0]), (1, 2), 1), x),
+    "halves of a result": lambda x: (lambda y: (y[x.shape[0] // 2:], y[:x.shape[0] // 2], y.t(), y))(x * 2),
+    "a result in other shapes": lambda x: (lambda y: (y, y.view(x.shape[0], 2, 3), y.view(-1)))(x * 2),
+    "what was added to": add_to_a_half,
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_that_depend_on_sizes_show_what_they_show_in_eager_programs(name: str) -> None:
+    """And share memory as there: what is written to one shows in the others."""
+    run = torch.compile(VIEWS[name], backend=backend, dynamic=True)
+    for rows in (3, 5, 8, 4):
+        x = torch.arange(rows * 6.0).reshape(rows, 6)
+        expected = VIEWS[name](x.clone())
+        found = run(x)
+        for _ in range(2):
+            for ours, eager in zip(found, expected, strict=True):
+                torch.testing.assert_close(ours, eager, rtol=0, atol=0)
+                assert ours.stride() == eager.stride() and ours.storage_offset() == eager.storage_offset()
+            found[-1].add_(100)
+            expected[-1].add_(100)

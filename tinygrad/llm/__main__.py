@@ -196,12 +196,11 @@ def peak_bytes() -> int:
 
 def serve(options: argparse.Namespace) -> None:
     """Answer requests until interrupted."""
-    if not 0 <= options.port < 1 << 16:
-        raise ValueError(f"a port is a number from 0 to 65535, not {options.port}")
     try:
-        from tinygrad.llm.server import serve_model
+        from tinygrad.llm.server import check_address, serve_model
     except ImportError as error:
         raise ValueError(f"{error}: serving needs pip install 'tinygrad[serve]'") from error
+    check_address(options.host, options.port)
     serve_model(opened(options, options.slots), options.host, options.port, options.queue, options.timeout,
                 options.api_key)
 

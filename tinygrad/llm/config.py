@@ -22,6 +22,8 @@ BLOCK_NORMS: dict[str, tuple[str, ...]] = {"olmo": (), "olmo2": AROUND[1::2], "g
 QUERY_NORMS = {"qwen3": "head", "qwen3moe": "head", "gemma3": "head", "olmo2": "whole"}
 BIASED = ("llama", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "olmo", "olmo2")
 """Architectures whose config.json says by attention_bias whether attention has biases."""
+BY_LAYER_TYPES = ("qwen2", "qwen2moe", "qwen3", "gemma2", "gemma3")
+"""Architectures whose layers differ in what they see; others have one window for all layers, or none."""
 MOST, MOST_LAYERS = 1 << 24, 1 << 12
 """No size of a model is larger, no model has more layers: what says so lies."""
 
@@ -234,18 +236,18 @@ def _biases(kind: str, fields: Fields) -> tuple[str, ...]:
 
 
 def _windows(fields: Fields, config: Config) -> tuple[int | None, ...]:
-    """By layer: from layer_types where they are said, else as the architecture does."""
-    window = fields.optional("sliding_window")
-    uses = fields.get("use_sliding_window", not config.architecture.startswith("qwen"))
+    """By layer: from layer_types where the architecture goes by them and they are said, else as it does."""
+    window, kind = fields.optional("sliding_window"), config.architecture
+    uses = fields.get("use_sliding_window", not kind.startswith("qwen"))
     if window is None or not uses:
         return ()
-    kinds = fields.get("layer_types")
+    kinds = fields.get("layer_types") if kind in BY_LAYER_TYPES else None
     if isinstance(kinds, Sequence) and len(kinds) == config.layers:
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    if config.architecture.startswith("qwen"):
+    if kind in BY_LAYER_TYPES and kind.startswith("qwen"):
         first = fields.optional("max_window_layers", default=28)
         return tuple(window if i >= first else None for i in range(config.layers))
-    return default_windows(config.architecture, config.layers, window,
+    return default_windows("mistral" if kind == "qwen3moe" else kind, config.layers, window,
                            fields.optional("sliding_window_pattern", default=6))
 
 
@@ -318,6 +320,9 @@ def _particular(fields: Fields, config: Config) -> Config:
         config = replace(config, scale=None if query is None else query ** -0.5, attention_cap=capped,
                          final_cap=fields.optional("final_logit_softcapping"))
     if kind == "gemma3":
+        if fields.get("use_bidirectional_attention"):
+            raise ValueError("config.json: use_bidirectional_attention: models whose tokens see those after "
+                             "them are not known")
         local = Fields({"rope_theta": fields.optional("rope_local_base_freq", default=10000.0)})
         newer = fields.get("rope_parameters") or {}
         config = replace(config, local_rope=_rope(fields if "sliding_attention" in newer else local, config,

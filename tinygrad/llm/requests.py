@@ -177,6 +177,11 @@ def _refuse_what_is_not_there(content: Mapping[str, Any]) -> None:
     for name in ("tools", "functions"):
         if content.get(name):
             raise BadRequest(f"{name} is not known here")
+    for name in ("tool_choice", "function_call"):
+        if content.get(name) not in (None, "none", "auto"):
+            raise BadRequest(f"{name} is not known here: there are no tools")
+    if content.get("modalities") not in (None, [], ["text"]):
+        raise BadRequest(f"modalities is [\"text\"], not {content['modalities']!r:.100}")
 
 
 def _check_model(content: Mapping[str, Any]) -> None:
@@ -246,7 +251,7 @@ def chat_request(content: Mapping[str, Any], tokenizer: Tokenizer) -> Asked:
 
 
 def messages_of(content: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Messages with a role and a text; a text may come in parts."""
+    """Messages with a role and a text; a text may come in parts, and one that was refused as what it said."""
     messages = content.get("messages")
     if not isinstance(messages, list) or not 0 < len(messages) <= MOST_MESSAGES:
         raise BadRequest(f"messages is a list of 1 to {MOST_MESSAGES} messages")
@@ -254,18 +259,27 @@ def messages_of(content: Mapping[str, Any]) -> list[dict[str, str]]:
     for place, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise BadRequest(f"messages[{place}] has no role")
-        found.append({"role": message["role"], "content": _text(message.get("content"), place)})
+        if message["role"] in ("tool", "function") or message.get("tool_calls"):
+            raise BadRequest(f"messages[{place}] is of a tool: tools are not known here")
+        said = message.get("content")
+        said = message.get("refusal") if said is None else said
+        found.append({"role": message["role"], "content": _text(said, place)})
     return found
 
 
 def _text(content: Any, place: int) -> str:
     whole = "" if content is None else content
     parts = content if isinstance(content, list) else [{"type": "text", "text": whole}]
-    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
-             for part in parts]
-    if not all(isinstance(text, str) for text in texts):
-        raise BadRequest(f"messages[{place}].content is a text, or a list of parts of type text")
-    return "".join(text for text in texts if isinstance(text, str))
+    texts = []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        text = part[kind] if kind in ("text", "refusal") and isinstance(part.get(kind), str) else None
+        if text is None:
+            other = f", not {kind!r:.100}" if kind not in (None, "text", "refusal") else ""
+            raise BadRequest(f"messages[{place}].content is a text, or a list of parts of type text or "
+                             f"refusal{other}")
+        texts.append(text)
+    return "".join(texts)
 
 
 def _prompts(value: Any, tokenizer: Tokenizer, name: str) -> list[list[int]]:
@@ -313,7 +327,7 @@ def embedding_request(content: Mapping[str, Any], tokenizer: Tokenizer,
                       width: int) -> tuple[list[list[int]], bool, int]:
     """/v1/embeddings: (the texts' tokens, whether numbers are wanted as base64, how many of the `width`)."""
     _check_model(content)
-    encoding = content.get("encoding_format", "float")
+    encoding = content.get("encoding_format") or "float"
     if encoding not in ("float", "base64"):
         raise BadRequest(f"encoding_format is float or base64, not {encoding!r:.100}")
     count = _number(content, "dimensions", width, 1, width, whole=True)

@@ -15,12 +15,14 @@ import hmac
 import json
 import logging
 import os
+import socket
 import time
 import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -441,8 +443,41 @@ def _usage(jobs: list[Job], asked: Asked) -> dict[str, Any]:
             "prompt_tokens_details": {"cached_tokens": sum(r.reused for r in prompts)}}
 
 
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, which waits for all answers before it ends: those that are being written end first."""
+
+    def __init__(self, server: Server, host: str, port: int) -> None:
+        super().__init__(uvicorn.Config(server.app, host=host, port=port, log_level="info",
+                                        timeout_keep_alive=30, timeout_graceful_shutdown=10))
+        self.worker = server.worker
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:  # a second one would end it before what waits is told
+            super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await asyncio.to_thread(self.worker.stop)
+        await super().shutdown(sockets)
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise ValueError where a server cannot listen there: before the model is read."""
+    if not 0 <= port < 1 << 16:
+        raise ValueError(f"a port is a number from 0 to 65535, not {port}")
+    if not host:
+        raise ValueError("the host is empty: 0.0.0.0 and :: are all addresses of this machine")
+    try:
+        for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            socket.create_server(address[:2], family=family).close()
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"cannot listen at port {port} of {host}: {error}") from error
+
+
 def serve_model(model: LanguageModel, host: str, port: int, waiting: int, seconds: float,
                 api_key: str | None) -> None:
-    """Answer requests until interrupted. `api_key` is LLM_API_KEY of the environment unless given."""
+    """Answer requests until interrupted; answers that are being written end then, with an error that says so.
+    `api_key` is LLM_API_KEY of the environment unless given."""
     limits = RequestLimits(waiting, seconds, api_key or os.environ.get("LLM_API_KEY") or None)
-    uvicorn.run(Server(model, limits).app, host=host, port=port, log_level="info", timeout_keep_alive=30)
+    if limits.api_key is None and host not in ("127.0.0.1", "::1", "localhost"):
+        log.warning("whoever reaches %s may use the model: there is no API key", host)
+    _Uvicorn(Server(model, limits), host, port).run()

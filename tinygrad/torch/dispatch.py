@@ -39,7 +39,7 @@ from tinygrad.tensor.generator import seeded
 from tinygrad.torch.checks import collected
 from tinygrad.torch.evaluate import FREE_LAYOUT, GraphProgram, dtype_of
 from tinygrad.torch.results import Result, Results
-from tinygrad.torch.sizes import Symbols, expression_of, laid_out, size_of, strides_in_order
+from tinygrad.torch.sizes import expression_of, laid_out, size_of, strides_in_order, symbols_of
 from tinygrad.torch.threads import LONG_CALL, end_waiting_threads
 
 Array = np.ndarray[Any, Any]
@@ -334,7 +334,7 @@ class Replayed:
         self.result_count = self.passed_on.count(None)
         self.errors: dict[int, list[Exception]] = {}
         """those of the conditions that are one more result, by how many a trace has"""
-        self.symbols = symbols_of(program)
+        self.symbols = symbols_of(program.inputs) if program.has_sizes else None
         """None where each size is traced for itself"""
         self.function = CountedJit(self.run)
 
@@ -487,16 +487,6 @@ class Replayed:
 
 MOST_LAUNCHES = 1 << 10
 """Launches that a graph keeps, which are one for each of the sizes that a trace serves."""
-
-
-def symbols_of(program: GraphProgram) -> Symbols | None:
-    """The symbols of a program whose sizes vary; None of others, and where its inputs do not say them all."""
-    if not program.has_sizes:
-        return None
-    try:
-        return Symbols(program.inputs)
-    except SizeError:
-        return None
 
 
 def kind_of(given: Sequence[Any]) -> Any:

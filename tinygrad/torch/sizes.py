@@ -157,6 +157,14 @@ class Symbols:
         return {number: largest_shape(shape) for number, shape in shapes.items() if is_symbolic(shape)}
 
 
+def symbols_of(inputs: Sequence[Node]) -> Symbols | None:
+    """The symbols of a graph with these inputs; None where they do not say them all."""
+    try:
+        return Symbols(inputs)
+    except SizeError:
+        return None
+
+
 def strides_in_order(shape: Sequence[int]) -> tuple[int, ...]:
     """The strides of items that lie in the order of their axes."""
     return tuple([prod(shape[axis + 1:]) for axis in range(len(shape))])
