@@ -109,6 +109,20 @@ class DType:
             wrapped -= 1 << self.bits
         return wrapped
 
+    def checked(self, number: Any, from_end: bool = True) -> Any:
+        """`number`. Raises OverflowError where this is an integer type that does not hold it, cut to an
+        integer. With `from_end` unsigned types take negative ones, as in PyTorch: -1 has all bits set."""
+        lowest = -self.max if self.is_unsigned and from_end else self.min
+        if self.is_int and (number >= self.max + 1 or number <= lowest - 1):
+            raise OverflowError(f"{number} does not fit {self}, which holds {self.min} to {self.max}")
+        return number
+
+    def is_exact(self, number: float) -> bool:
+        """Whether this float type has the number as it is, and not among its smallest and largest."""
+        exponent_bits, mantissa_bits = _FLOAT_BITS[self.scalar]
+        mantissa, exponent = math.frexp(number)
+        return abs(exponent) < (1 << exponent_bits - 1) - 1 and (mantissa * (2 << mantissa_bits)).is_integer()
+
     @functools.cached_property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy type of one lane (bfloat16 and the fp8 types come from ml_dtypes)."""

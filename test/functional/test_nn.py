@@ -371,3 +371,10 @@ def test_attention_refuses() -> None:
         q.scaled_dot_product_attention(Tensor.ones(2, 3, 5), Tensor.ones(2, 3, 5))
     with pytest.raises(ValueError, match="not both"):
         q.scaled_dot_product_attention(q, q, Tensor.ones(3, 3), is_causal=True)
+
+
+def test_attention_of_queries_without_items_is_the_mean_of_the_values():
+    """As in PyTorch: all scores are 0."""
+    value = Tensor([[1.0, 2.0], [3.0, 6.0]])
+    query = Tensor.ones(3, 0)
+    assert query.scaled_dot_product_attention(Tensor.ones(2, 0), value).tolist() == [[2.0, 4.0]] * 3

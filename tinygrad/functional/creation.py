@@ -10,6 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinygrad.device import Buffer, Device, canonical_device
 from tinygrad.downloads import fetch
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
@@ -27,9 +29,14 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 
+def is_sequence(x: Any) -> bool:
+    """Whether this is a sequence of integers: a list, a tuple or a row of NumPy's."""
+    return isinstance(x, (list, tuple)) or (isinstance(x, np.ndarray) and x.ndim == 1)
+
+
 def to_shape(name: str, shape: Sequence[Any]) -> Shape:
     """The shape given as separate integers or as one sequence of them."""
-    if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
+    if len(shape) == 1 and is_sequence(shape[0]):
         shape = shape[0]
     if all([type(size) is int and size >= 0 for size in shape]):
         return tuple(shape)
@@ -60,7 +67,7 @@ def full(shape: int | Sequence[int], fill_value: Any, dtype: DTypeLike | None = 
     fill_value = fill_value.item() if hasattr(fill_value, "item") else fill_value
     kind = dtypes.from_py(fill_value) if dtype is None else to_dtype(dtype)
     sizes = to_shape("full", (shape,))
-    return Tensor.leaf(UOp.const(fill_value, kind, sizes), device, requires_grad)
+    return Tensor.leaf(UOp.const(kind.checked(fill_value), kind, sizes), device, requires_grad)
 
 
 def zeros(*shape: Any, dtype: DTypeLike | None = None, device: Devices | None = None,

@@ -6,6 +6,7 @@ take integer tensors as the default float, and compute half types in float32, ro
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,11 @@ def as_tensor(name: str, x: Operand, like: Tensor) -> Tensor:
     return type(like)(value, like.device, number_dtype(value, like.dtype), requires_grad=False)
 
 
+_COMPARISONS = frozenset({"lt", "gt", "le", "ge", "eq", "ne"})
+_MODULAR = frozenset({"add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor"})
+"""Functions of integers of which the low bits need the low bits alone: any number will do."""
+
+
 def operands(name: str, *values: Any) -> tuple[list[UOp], list[Tensor]]:
     """The nodes of `values`, tensors or numbers, in their common shape and dtype; and which of them are
     tensors."""
@@ -84,9 +90,14 @@ def operands(name: str, *values: Any) -> tuple[list[UOp], list[Tensor]]:
     if not tensors:
         tensors = [Tensor(items[0], requires_grad=False)]
     dtype = promote(*[t._uop.dtype for t in tensors])
-    for v in items:
+    for i, v in enumerate(items):
         if not isinstance(v, Tensor):
-            dtype = number_dtype(v, dtype)
+            beyond = dtype.is_int and isinstance(v, int) and not dtype.min <= v <= dtype.max
+            if beyond and name in _COMPARISONS:  # as any number beyond the range
+                dtype, items[i] = dtypes.float32, math.copysign(math.inf, v)
+            dtype = number_dtype(items[i], dtype)
+            if beyond and dtype.is_int and name not in _MODULAR:
+                dtype.checked(v, from_end=name == "where")
     shape = broadcast_shape(name, *[t._uop.shape for t in tensors])
     nodes = [expand_to(v.uop.cast(dtype), shape) if isinstance(v, Tensor) else UOp.const(v, dtype, shape)
              for v in items]
@@ -100,7 +111,8 @@ def _as_it_is(x: Any, like: Any) -> UOp | None:
         return None
     if type(x) is type(like):
         return x.uop if x._uop.dtype is node.dtype and x._uop.shape == node.shape else None
-    is_number = type(x) in _NUMBERS and number_dtype(x, node.dtype) is node.dtype
+    is_number = type(x) in _NUMBERS and node.dtype.min <= x <= node.dtype.max and \
+        number_dtype(x, node.dtype) is node.dtype
     return UOp.const(x, node.dtype, node.shape) if is_number else None
 
 
@@ -205,11 +217,19 @@ def _difference(a: UOp, b: UOp) -> UOp:
 
 def mul(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
     """self * x; for bools, and."""
+    if _is_rounded(self.dtype, x):
+        return mul(self.cast(dtypes.float32), x, reverse).cast(self.dtype)
     return binary("mul", _product, self, x, reverse)
 
 
 def _product(a: UOp, b: UOp) -> UOp:
     return a.alu(Ops.AND if a.dtype.is_bool else Ops.MUL, b)
+
+
+def _is_rounded(dtype: DType, x: Any) -> bool:
+    """Whether `x` is a number that half types and smaller do not have: a product or quotient with it is
+    rounded once, as in PyTorch."""
+    return dtype.is_float and dtype.itemsize < 4 and isinstance(x, (int, float)) and not dtype.is_exact(x)
 
 
 def neg(self: Tensor) -> Tensor:
@@ -232,6 +252,8 @@ def div(self: Tensor, x: Operand, reverse: bool = False, rounding_mode: str | No
     ([3.5, -3.5], [3, -3])
     """
     if rounding_mode is None:
+        if _is_rounded(self.dtype, x):
+            return div(self.cast(dtypes.float32), x, reverse).cast(self.dtype)
         return real_binary("div", quotient, self, x, reverse)
     if rounding_mode == "floor":
         return floordiv(self, x, reverse)

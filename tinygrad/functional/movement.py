@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
-from tinygrad.functional.creation import to_shape
+from tinygrad.functional.creation import is_sequence, to_shape
 from tinygrad.functional.elementwise import expand_to
 from tinygrad.graph.leaf_tensors import value_of_its_own
 from tinygrad.graph.sizes import Size, as_size, at_least
@@ -40,11 +40,11 @@ def axis_of(name: str, self: Tensor, axis: Any, extra: int = 0) -> int:
     return index % ndim
 
 
-def axes_of(name: str, self: Tensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+def axes_of(name: str, self: Tensor, axes: Any) -> tuple[int, ...]:
     """The axes counted from the front, all of them for None. Raises ValueError where one comes twice."""
     if axes is None:
         return tuple(range(self.ndim))
-    found = tuple(axis_of(name, self, a) for a in (axes if isinstance(axes, (list, tuple)) else (axes,)))
+    found = tuple(axis_of(name, self, a) for a in (axes if is_sequence(axes) else (axes,)))
     if len(set(found)) != len(found):
         raise ValueError(f"{name}: axis {axes} names an axis twice")
     return found if self.ndim else ()
@@ -52,7 +52,7 @@ def axes_of(name: str, self: Tensor, axes: int | Sequence[int] | None) -> tuple[
 
 def integers(name: str, first: Any, rest: Sequence[Any]) -> tuple[Any, ...]:
     """The arguments given as separate integers or as one sequence."""
-    if isinstance(first, (list, tuple)):
+    if is_sequence(first):
         if rest:
             raise TypeError(f"{name} takes separate integers or one sequence of them, not both")
         return tuple(first)
@@ -279,7 +279,7 @@ def pad(self: Tensor, padding: Any, mode: str = "constant", value: float = 0.0) 
     if value == 0 or padded is cropped:
         return copied(self, padded)
     inside = UOp.const(True, dtypes.bool, cropped.shape).pad(grown)
-    return type(self).of(inside.where(padded, padded._operand(value)), self)
+    return type(self).of(inside.where(padded, padded._operand(self.dtype.checked(value))), self)
 
 
 def _cropped(shape: Shape, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

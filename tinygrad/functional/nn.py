@@ -169,7 +169,7 @@ def scaled_dot_product_attention(self: Tensor, key: Tensor, value: Tensor, attn_
     if is_symbolic((width,)):
         scores = products / (Tensor.ones(dtype=wide, device=self.device) * width).sqrt()
     else:
-        scores = products * (1 / math.sqrt(width))
+        scores = products * (1 / math.sqrt(max(width, 1)))
     is_masked = attn_mask is not None
     if is_causal:
         queries, keys = scores.shape[-2:]

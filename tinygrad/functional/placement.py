@@ -20,8 +20,15 @@ if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
 
-def to(self: Tensor, device: Devices | None) -> Tensor:
-    """This tensor on another device; whole on each of several. One that is on several is gathered."""
+def to(self: Tensor, device: Devices | Tensor | None) -> Tensor:
+    """This tensor on another device; whole on each of several. One that is on several is gathered.
+
+    Of another tensor it takes the device and the dtype, as in PyTorch; for a dtype alone there is `cast`.
+    """
+    from tinygrad.tensor import Tensor
+
+    if isinstance(device, Tensor):
+        return to(self, device.device).cast(device.dtype)
     if device == self.device:
         return self
     place = canonical_device(device)

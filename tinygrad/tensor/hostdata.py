@@ -49,8 +49,11 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> np.ndarray[Any, 
         flat = [item for row in flat for item in row]
     flat = [item.item() if hasattr(item, "item") else item for item in flat]
     wanted = dtypes.from_py(flat) if dtype is None else dtype
-    # by way of the numbers' own type: NumPy refuses to make small integers of numbers that a cast wraps
-    array = np.array(flat, wanted.numpy if wanted.is_float or not flat else None)
+    if wanted.is_int and flat:
+        wanted.checked(min(flat)), wanted.checked(max(flat))
+    # by way of the numbers' own type: NumPy refuses negative ones in unsigned types
+    with np.errstate(over="ignore"):
+        array = np.array(flat, wanted.numpy if wanted.is_float or not flat else None)
     if wanted.is_int and array.dtype.kind == "f" and all(isinstance(item, int) for item in flat):
         array = np.array([item % 2**64 for item in flat], np.uint64)  # no type of NumPy has all of them
     return array.astype(wanted.numpy, copy=False).reshape(shape)

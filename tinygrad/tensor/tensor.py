@@ -113,9 +113,11 @@ class Tensor(Methods):
             uop = data.cast(dtypes.default_int) if data.dtype is dtypes.index else data
             place = (data.device or place) if device is None else place
         elif isinstance(data, np.generic):  # before float, which NumPy's float64 is one of
-            uop = UOp.const(data.item(), dtype_from_numpy(data.dtype) if kind is None else kind)
+            kind = dtype_from_numpy(data.dtype) if kind is None else kind
+            uop = UOp.const(kind.checked(data.item()), kind)
         elif isinstance(data, (bool, int, float)):
-            uop = UOp.const(data, dtypes.from_py(data) if kind is None else kind)
+            kind = dtypes.from_py(data) if kind is None else kind
+            uop = UOp.const(kind.checked(data), kind)
         elif isinstance(data, os.PathLike):
             file = Tensor.from_file(data, kind)
             uop, place = file.uop, file.device if device is None else place
