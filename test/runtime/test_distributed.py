@@ -463,6 +463,18 @@ def test_each_process_has_the_memory_of_its_own_part() -> None:
     assert done.stdout.split() == ["True", "True"]
 
 
+def test_memory_of_other_processes_is_not_counted() -> None:
+    done = run_ranks(2, """
+        from tinygrad.helpers import GlobalCounters
+        x = Tensor(rng.normal(size=(8, 64)).astype(np.float32))
+        before = GlobalCounters.mem_used
+        cut = x.shard(world.devices, 0).realize()
+        print(GlobalCounters.mem_used - before, len(cut))
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1024", "8"] * 2
+
+
 def run_programs(count: int, first: int, last: int) -> None:
     """Random programs of these numbers, in so many processes."""
     done = start_ranks(count, [str(Path(__file__).parents[1] / "rank_programs.py"), str(first), str(last)],

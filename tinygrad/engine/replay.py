@@ -62,11 +62,11 @@ class Place:
     lines: tuple[int, ...] = ()
     """those of the first step that writes it"""
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         return int(self.placeholder.arg.size)
 
-    @property
+    @functools.cached_property
     def device(self) -> str:
         return str(self.placeholder.arg.device)
 

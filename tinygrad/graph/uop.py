@@ -295,8 +295,10 @@ class UOp(Walk, Operators, Movement, NestNode):
         while node.op in Family.MOVEMENT:
             way.append(node)
             node = node.src[0]
-        for movement in reversed(way):
-            base = UOp.new(movement.op, movement.dtype, (base, *movement.src[1:]), movement.arg)
+        is_alike = (base.shape, base.device, base.flags) == (node.shape, node.device, node.flags)
+        for m in reversed(way):
+            base = UOp.new(m.op, m.dtype, (base, *m.src[1:]), m.arg,
+                           (m.shape, m.device, m.flags) if is_alike else None)
         return base
 
     @property

@@ -22,6 +22,7 @@ from tinygrad.graph.node_flags import MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Layout, Placement
 from tinygrad.graph.storage import ShardedStorage
+from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ALLOW_TF32, NOOPT, GlobalCounters, complete
 from tinygrad.jit.arguments import CallKind, Inputs, Slot, changed, plain_structure
 from tinygrad.jit.trace import Output, Trace, node_over
@@ -68,14 +69,15 @@ class ShortKernels:
 class ShortCopies:
     """Copies that begin together as a call makes them itself."""
 
-    def __init__(self, command: Copies, queue: ThreadedQueue, slots: Mapping[int, int]) -> None:
+    def __init__(self, command: Copies, queue: ThreadedQueue, slots: Mapping[int, int], nbytes: int) -> None:
         self.recorded, self.queue, self.seconds = command.recorded, queue, command.recorded.seconds
+        self.nbytes = nbytes
         self.ends = [(slots[target], slots[source], start) for target, source, start in command.places]
         """the number of the memory that each fills and reads"""
 
     def __call__(self, memory: Sequence[Buffer]) -> TimelinePoint | None:
         ends = [(memory[target], memory[source], start) for target, source, start in self.ends]
-        GlobalCounters.global_mem += sum([target.nbytes for target, _, _ in ends])
+        GlobalCounters.global_mem += self.nbytes
         return self.queue.copy_list(self.recorded, ends)
 
 
@@ -110,7 +112,8 @@ class ShortCommands:
                 others += [buffer for buffer in taken.buffers if buffer is not None]
                 commands.append(ShortKernels(command, queue, taken, slots))
             elif isinstance(command, Copies):
-                commands.append(ShortCopies(command, queue, slots))
+                nbytes = sum(engine.places[target].nbytes for target, _, _ in command.places)
+                commands.append(ShortCopies(command, queue, slots, nbytes))
         return ShortCommands(commands, others) if commands else None
 
     def run(self, memory: list[Buffer]) -> bool:
@@ -167,9 +170,9 @@ class RepeatedCall:
         self.observed: RepeatedRun | None = None
         """what an observer is told of them"""
         number_of = {place: i for i, place in enumerate(trace.fresh_places)}
-        self.outputs: list[tuple[Output, list[int]]] = [
-            (output, [number_of[place] for place in output.places]) for output in trace.outputs]
-        """each with the numbers of the new memory that it lies in"""
+        self.outputs = [maker_of(output, [number_of[place] for place in output.places])
+                        for output in trace.outputs]
+        """what makes the tensor of each over the nodes of the new memory"""
         self.result = result_of(trace.structure)
         self.short = ShortCommands.of(self.engine, self.lasting, self.slots, len(kind.same) + len(self.fresh))
 
@@ -205,10 +208,7 @@ class RepeatedCall:
             nodes.append(node_over(places[i].placeholder, buffer))
             if observed is not None:
                 buffer.change = observed.memory[i]
-        result = self.result([
-            output.tensor_over(nodes[numbers[0]]) if output.view.base.arg.layout is None else
-            output.tensor({places[i].placeholder: nodes[i] for i in numbers})
-            for output, numbers in self.outputs])
+        result = self.result([tensor_over(nodes) for tensor_over in self.outputs])
         if observed is not None:
             observed.ran([began, clock()])
         return result
@@ -267,6 +267,19 @@ def is_repeatable(kind: CallKind, trace: Trace) -> bool:
     if not trace.makes_only_results or not is_plain or trace.size_guards or trace.captured.other_uses:
         return False
     return not any(variable.source for step in trace.steps for variable in step.variables)
+
+
+def maker_of(output: Output, numbers: Sequence[int]) -> Callable[[Sequence[UOp]], Tensor]:
+    """What makes the tensor of an output over BUFFER nodes, of which those of these numbers are for its
+    places."""
+    base = output.view.base
+    if base.arg.layout is None:
+        return lambda nodes: output.tensor_over(nodes[numbers[0]])
+    number_of = dict(zip(base.memories, numbers, strict=True))
+    shards = [(shard, number_of[shard.viewed]) for shard in base.shards]
+    known = base.shape, base.device, base.flags
+    return lambda nodes: output.tensor_over(UOp.sharded_buffer(
+        base.device, base.arg.layout, [shard.over(nodes[i]) for shard, i in shards], known))
 
 
 def modes_of(kind: CallKind) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from tinygrad.device import Buffer, CompiledDevice
 from tinygrad.device.queue import GatheredCopy, TimelinePoint, raise_failures, written_and_read
 from tinygrad.runtime.cuda import CudaContext, CUDADevice, driver
 from tinygrad.runtime.cuda import call as call_driver
-from tinygrad.runtime.null import NullAllocator
+from tinygrad.runtime.null import NoAllocator
 from tinygrad.runtime.rank import OtherRank, World
 from tinygrad.runtime.rank_exchange import RankExchange, name_of, rank_of
 from tinygrad.runtime.streams import StreamGPU, StreamQueue
@@ -221,6 +221,6 @@ def open_gpu(name: str, rank: int, world: World) -> CompiledDevice:
     own = own_gpu(name_of(world.rank), world)
     if rank == world.rank:
         return own
-    other = OtherRank(name, NullAllocator(name), own.renderer)
+    other = OtherRank(name, NoAllocator(name), own.renderer)
     other.copies = own.copies
     return other

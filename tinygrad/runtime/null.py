@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinygrad.device import CompiledDevice
-from tinygrad.device.allocator import Allocator
+from tinygrad.device.allocator import Allocator, Owner
+from tinygrad.device.queue import TimelinePoint
 from tinygrad.runtime.cpu import cpu_renderer
 from tinygrad.runtime.llvm import Compiled, compile_ir, llvm_version
 
@@ -27,6 +28,16 @@ class NullAllocator(Allocator):
     def copyout(self, target: memoryview, memory: int, offset: int = 0) -> None:
         raise RuntimeError(f"{self.device} computes nothing, so there is no value to read; use another "
                            "device")
+
+
+class NoAllocator(NullAllocator):
+    """What another process has as memory: here it is neither there nor counted."""
+
+    def allocate(self, owner: Owner, size: int, idle: bool = False) -> None:
+        owner._memory = size
+
+    def free(self, owner: Owner, size: int, points: Sequence[TimelinePoint] = ()) -> None:
+        owner._memory = None
 
 
 class NullProgram:

@@ -44,9 +44,10 @@ from tinygrad.device.queue import (
 from tinygrad.runtime import rank_exchange
 from tinygrad.runtime.cpu import CPUAllocator, CPUDevice, cpu_renderer
 from tinygrad.runtime.cpu_queue import HAND_OVER, HostQueue, Timeline
-from tinygrad.runtime.null import NullAllocator, NullDevice
+from tinygrad.runtime.null import NoAllocator, NullDevice
 from tinygrad.runtime.rank_exchange import (
     DATA_TAG,
+    FIELDS,
     KIND,
     Between,
     Bytes,
@@ -194,14 +195,19 @@ class World:
         requests = []
         for letter in letters:
             rank, between = letter.rank, letter.between
-            number, digest = self.seen.get(rank, (0, 0))
-            self.seen[rank] = number, digest = number + 1, zlib.crc32(between.text, digest)
-            letter.header[:] = number, letter.nbytes, digest
+            number, digest = self.next_with(rank, between.text)
+            FIELDS.pack_into(letter.message.data, 0, number, letter.nbytes, digest)
             requests.append(self.data.Irecv(letter.incoming, rank, DATA_TAG))
             requests.append(self.data.Isend(letter.message, rank, DATA_TAG))
         self.rest_until(requests)
         for letter in letters:
             self.compare(letter.header, letter.found, letter.rank)
+
+    def next_with(self, whom: int | tuple[int, ...], text: bytes) -> tuple[int, int]:
+        """The number and the digest of an exchange that begins with those: `text` says what it is."""
+        number, digest = self.seen.get(whom, (0, 0))
+        self.seen[whom] = found = number + 1, zlib.crc32(text, digest)
+        return found
 
     def scratch_of(self, rank: int) -> Scratch:
         """The memory of the first messages to a rank and from it."""
@@ -215,6 +221,8 @@ class World:
         a moment it sleeps, longer and longer. Before that it gives its core to those kernels, or to a partner
         that may have no other; else to nobody: where some other process came in at each look, a replay of
         4 KB took 300 us in place of 70."""
+        if self.mpi.Request.Testall(requests):
+            return
         is_beside = threading.current_thread() is self.exchanges.thread
         gives_way = is_beside or self.is_crowded
         seconds = SHORTEST_REST
@@ -230,8 +238,7 @@ class World:
         """Fill `memory` of every rank with what it is at `root`; `text` says what it is. The root fills
         `copied` with it, too, while the others read."""
         with OpenExchange(self, self.everybody_else, f"a broadcast by rank {root}"):
-            number, digest = self.seen.get(EVERYBODY, (0, 0))
-            self.seen[EVERYBODY] = number, digest = number + 1, zlib.crc32(text, digest)
+            number, digest = self.next_with(EVERYBODY, text)
             own = np.array((number, memory.nbytes, digest), np.int64)
             found = own.copy()
             self.rest_until([self.data.Ibcast(found, root)])
@@ -247,9 +254,8 @@ class World:
         """Fill `received` with what the ranks of collectives send, combined or gathered, once all are found
         to be at them. What is small goes with the headers."""
         ranks = joined.ranks
-        number, digest = self.seen.get(ranks, (0, 0))
-        self.seen[ranks] = number, digest = number + 1, zlib.crc32(joined.text, digest)
-        joined.header[:] = number, joined.nbytes, digest
+        number, digest = self.next_with(ranks, joined.text)
+        FIELDS.pack_into(joined.message.data, 0, number, joined.nbytes, digest)
         if joined.is_packed:
             joined.pack(sent)
         with OpenExchange(self, joined.partners, joined.kind):
@@ -484,7 +490,8 @@ class ExchangeQueue(HostQueue):
     def copy_list(self, recorded: RankExchange, memory: Sequence[tuple[Buffer, Buffer, int]],
                   sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
         with self.lock:
-            self.submit()
+            if self.copies:
+                self.submit()
             awaited, self.awaited_by_next = self.awaited_by_next, []
             return self.give(recorded, memory, awaited, sources)
 
@@ -581,6 +588,6 @@ def open_device(name: str) -> CompiledDevice:
     if rank == world.rank:
         device = OwnRank(name, CPUAllocator(name), cpu_renderer())
     else:
-        device = OtherCPU(name, NullAllocator(name), cpu_renderer())
+        device = OtherCPU(name, NoAllocator(name), cpu_renderer())
     device.copies = world.exchanges
     return device

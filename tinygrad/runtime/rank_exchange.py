@@ -8,8 +8,9 @@ and waits is `rank.py`, with MPI, or `nccl.py`.
 from __future__ import annotations
 
 import functools
+import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,8 +25,9 @@ Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 DATA_TAG = 2
 CHUNK = 1 << 30
 """Bytes of one message: MPI counts in 32 bits."""
-HEADER = 24
-"""Bytes in front of an exchange: its number, the bytes that follow between the two ranks, the digest."""
+FIELDS = struct.Struct("=qqq")
+"""What is in front of an exchange: its number, the bytes that follow between the two ranks, the digest."""
+HEADER = FIELDS.size
 JOINED = 1 << 16
 """Bytes up to which a collective is one with others of its kind: a call of MPI takes as long as copying these
 to where all stand together, and back."""
@@ -52,14 +54,15 @@ def rank_of(device: str) -> int | None:
 class Part:
     """What is sent, or received, of a copy's memory."""
 
-    def __init__(self, number: int, region: ByteRegion | None = None, by_rows: bool = False) -> None:
+    def __init__(self, number: int, content: ByteRegion | int, by_rows: bool = False) -> None:
         self.number = number
         """the copy's, among those in which this rank takes part"""
-        self.region = region
+        self.region = content if isinstance(content, ByteRegion) else None
         """None: all of it"""
-        self.rows = region.rows() if region is not None and by_rows else ()
+        self.nbytes = content.nbytes if isinstance(content, ByteRegion) else content
+        self.rows = self.region.rows() if self.region is not None and by_rows else ()
         """where its rows begin, if they are messages of their own"""
-        self.is_contiguous = region is not None and region.is_contiguous
+        self.is_contiguous = self.region is not None and self.region.is_contiguous
 
     def of(self, memories: Sequence[Bytes]) -> list[Bytes]:
         """These bytes of the memory of each copy: flat where they are contiguous, else an array whose items
@@ -156,7 +159,11 @@ class JoinedCollective:
         self.message, self.messages = np.empty(nbytes, np.uint8), np.empty((len(ranks), nbytes), np.uint8)
         """a header, and what is small behind it; those of all ranks"""
         self.header, self.headers = self.message[:HEADER].view(np.int64), self.messages[:, :HEADER]
-        self.starts = list(accumulate(self.shares, initial=HEADER))
+        spans = list(pairwise(accumulate(self.shares, initial=HEADER))) if self.is_packed else []
+        self.given = [self.message[start:end] for start, end in spans]
+        """where what this rank gives of each is packed"""
+        self.came = [self.messages[:, start:end].view(self.dtype) for start, end in spans]
+        """where what all give of each comes, a row from each rank"""
 
     @property
     def is_agreed(self) -> bool:
@@ -165,17 +172,16 @@ class JoinedCollective:
 
     def pack(self, sent: Sequence[Bytes]) -> None:
         """Put what this rank gives behind the header."""
-        for start, nbytes, memory in zip(self.starts, self.shares, sent, strict=False):
-            self.message[start:start + nbytes] = memory
+        for place, memory in zip(self.given, sent, strict=True):
+            place[:] = memory
 
     def unpack(self, received: Sequence[Bytes]) -> None:
         """Combine or gather what came with the headers."""
-        for start, nbytes, memory in zip(self.starts, self.shares, received, strict=False):
-            each = self.messages[:, start:start + nbytes]
+        for rows, memory in zip(self.came, received, strict=True):
             if self.combined is None:
-                memory.reshape(each.shape)[:] = each
+                memory.reshape(rows.shape)[:] = rows
             else:
-                self.combined.of_numpy.reduce(each.view(self.dtype), 0, out=memory.view(self.dtype))
+                self.combined.of_numpy.reduce(rows, 0, out=memory.view(self.dtype))
 
 
 class Ends(NamedTuple):
@@ -225,16 +231,16 @@ class RankExchange:
             first = next((numbers[0] for numbers in to_all if number in numbers), None)
             if own not in (giver, taker) and taker is not None:
                 continue
-            here, is_giver = len(self.own), own == giver
+            here, is_giver, whole = len(self.own), own == giver, Part(len(self.own), copy.nbytes)
             self.own.append(number)
             self.bytes += copy.nbytes
             said = giver, copy.items, copy.dtype, copy.program
             if taker is None:
                 self.to_everybody.append((here, giver, is_giver, repr(said).encode()))
             elif giver == taker:
-                self.local.append((Part(here), Part(here)))
+                self.local.append((whole, whole))
             elif number not in together:
-                self.add_part(taker if is_giver else giver, Part(here), is_giver, copy.nbytes, (taker, *said))
+                self.add_part(taker if is_giver else giver, whole, is_giver, (taker, *said))
             elif not is_giver or number == first:
                 self.to_ranks.append((here, giver, is_giver, repr(said).encode()))
         self.between = [Between(rank, tuple(sent), tuple(received), (nbytes[0], nbytes[1]),
@@ -280,7 +286,7 @@ class RankExchange:
                 region = given if is_giver else taken
                 by_rows = given.run >= PIECE and not (given.is_contiguous and taken.is_contiguous)
                 self.add_part(ranks[taker if is_giver else giver],
-                              Part(here, region, by_rows), is_giver, given.nbytes,
+                              Part(here, region, by_rows), is_giver,
                               (ranks[taker], ranks[giver], given, taken, copy.dtype, copy.program))
                 self.bytes += given.nbytes
 
@@ -291,11 +297,11 @@ class RankExchange:
         return Ends(None if here in self.in_blocks else given, rank_of(copy.source_device) == own,
                     rank_of(copy.target_device) in (own, None))
 
-    def add_part(self, rank: int, part: Part, is_sent: bool, nbytes: int, described: object) -> None:
+    def add_part(self, rank: int, part: Part, is_sent: bool, described: object) -> None:
         """Take note of what goes to another rank, or comes from it."""
         *parts, texts, sizes = self.parts.setdefault(rank, ([], [], [], [0, 0]))
         parts[not is_sent].append(part)
-        sizes[not is_sent] += nbytes
+        sizes[not is_sent] += part.nbytes
         texts.append(described)
 
     def made_as_one(self, copies: Sequence[GatheredCopy], numbers: Sequence[int], own: int,
@@ -329,29 +335,32 @@ class Letter:
 
     def __init__(self, between: Between, scratch: Scratch, has_content: bool = True) -> None:
         self.rank, self.between = between.rank, between
-        self.outgoing, self.incoming, self.header, self.found = scratch
+        outgoing, self.incoming, self.header, self.found = scratch
         self.is_packed = has_content and max(between.sizes) <= PACKED
-        self.message = self.outgoing[:HEADER + self.is_packed * between.sizes[0]]
+        self.message = outgoing[:HEADER + self.is_packed * between.sizes[0]]
         """what is sent first"""
         self.nbytes = sum(between.sizes)
+        self.sent = self.places(between.sent, outgoing)
+        self.received = self.places(between.received, self.incoming)
+        """what stands behind the header, and where; no part of it is several rows, which are long"""
+
+    def places(self, parts: Sequence[Part], memory: Bytes) -> list[tuple[Part, Bytes]]:
+        """Where each part stands in a message, if the content does."""
+        spans = pairwise(accumulate([part.nbytes for part in parts], initial=HEADER))
+        return [(part, memory[start:end]) for part, (start, end) in zip(parts, spans, strict=True)
+                ] if self.is_packed else []
 
     def pack(self, sent: Sequence[Bytes]) -> None:
         """Put what is sent behind the header."""
-        start = HEADER
-        for part in self.between.sent:
+        for part, place in self.sent:
             for memory in part.of(sent):
-                end = start + memory.nbytes
-                fill(self.outgoing[start:end], memory)
-                start = end
+                fill(place, memory)
 
     def unpack(self, received: Sequence[Bytes]) -> None:
         """Put what came behind the header where it belongs."""
-        start = HEADER
-        for part in self.between.received:
+        for part, place in self.received:
             for memory in part.of(received):
-                end = start + memory.nbytes
-                fill(memory, self.incoming[start:end])
-                start = end
+                fill(memory, place)
 
 
 class LongMessages:
