@@ -52,39 +52,27 @@ class LayoutConversion:
     instruction: MatrixUnit
     unit: MatrixUnit
     """that, or its transpose where results are the other way round than sources"""
-    summed_of: tuple[int | None, ...]
-    """for each bit of the place in the row, the bit of the source's place that it is; None where it is
-    another source"""
     exchanged: tuple[int, ...]
-    """lanes' bits of that place that are registers' bits of the source: lanes exchange what they have"""
-    free: tuple[int, ...]
-    """bits of the source's place that are left for the numbers of the result's tiles"""
+    """which bits of the place in the row are lanes' bits, and in the source those of registers: lanes
+    exchange what they have"""
 
 
 def layout_conversion(instruction: MatrixUnit) -> LayoutConversion | None:
     """How the unit's results become its sources; None where their rows are in other lanes."""
-    return _layout_conversion(instruction, instruction) or \
-        _layout_conversion(instruction, instruction.transposed)
+    for unit in (instruction, instruction.transposed):
+        across, summed = unit.c.columns, unit.a.columns
+        exchanged = tuple(i for i, bit in enumerate(across) if bit[0] == "l" and bit not in summed)
+        if unit.threads > 1 and _are_in_same_lanes(unit.c.rows, unit.a.rows) and \
+                all(bit in across for bit in summed if bit[0] == "l") and \
+                len(exchanged) <= sum(letter == "r" for letter, _ in summed):
+            return LayoutConversion(instruction, unit, exchanged)
+    return None
 
 
-def _layout_conversion(instruction: MatrixUnit, unit: MatrixUnit) -> LayoutConversion | None:
-    own, across, weights_own, summed = unit.c.rows, unit.c.columns, unit.a.rows, unit.a.columns
-    if unit.threads < 2 or len(own) != len(weights_own) or \
-            any((x[0] == "l" or y[0] == "l") and x != y for x, y in zip(own, weights_own, strict=True)):
-        return None
-    lanes = {bit: i for i, bit in enumerate(summed) if bit[0] == "l"}
-    if any(bit not in across for bit in lanes):
-        return None
-    registers = [i for i, bit in enumerate(summed) if bit[0] == "r"]
-    exchanged = tuple(i for i, bit in enumerate(across) if bit[0] == "l" and bit not in lanes)
-    places: dict[int, int | None] = {i: lanes[bit] for i, bit in enumerate(across) if bit in lanes}
-    rest = [i for i, bit in enumerate(across) if bit[0] == "r"]
-    for i in (*exchanged, *rest):
-        places[i] = registers.pop(0) if registers else None
-    if any(places[i] is None for i in exchanged):
-        return None
-    return LayoutConversion(instruction, unit, tuple(places[i] for i in range(len(across))), exchanged,
-                            tuple(registers))
+def _are_in_same_lanes(rows: Sequence[Bit], others: Sequence[Bit]) -> bool:
+    """Whether rows of these bits are in the lanes that have those of the others."""
+    return len(rows) == len(others) and all(
+        one == other or one[0] == other[0] == "r" for one, other in zip(rows, others, strict=True))
 
 
 # --- the change ---------------------------------------------------------------------------------------------
@@ -260,9 +248,15 @@ class _OnUnit:
     def places_of_keys(self) -> dict[int, Bit]:
         """For each bit of a key's number (by its place in `keys.order`): the bit of the place among what is
         summed ("s"), or of the range over products ("p")."""
-        free, later = iter(self.how.free), itertools.count()
-        places = [*enumerate(self.how.summed_of), *((tile, next(free, None)) for tile in self.tile_bits())]
-        return {i: ("p", next(later)) if place is None else ("s", place) for i, place in places}
+        across, summed = self.unit.c.columns, self.unit.a.columns
+        places: dict[int, Bit] = {i: ("s", summed.index(bit)) for i, bit in enumerate(across)
+                                  if bit[0] == "l" and bit in summed}
+        own = (i for i, (letter, _) in enumerate(across) if letter == "r")
+        registers, later = (i for i, (letter, _) in enumerate(summed) if letter == "r"), itertools.count()
+        for i in (*self.how.exchanged, *own, *self.tile_bits()):
+            place = next(registers, None)
+            places[i] = ("p", next(later)) if place is None else ("s", place)
+        return places
 
     def products(self) -> UOp:
         """The second product: weights from registers, values from memory."""
