@@ -162,8 +162,7 @@ class _OnUnit:
         ends = [(self.at_query, self.queries), (self.done[attention.column], self.columns)]
         mask = all_of(at < axis.extent for at, axis in ends if not axis.is_whole())
         # Nothing but the address and what follows the sums has a condition: all lanes make the sums together.
-        sums = [n for n in store.src[1].toposort() if n.op is Ops.REDUCE
-                and attention.tiles in n.closed_ranges]
+        sums = [n for n in store.src[1].nodes_of(Ops.REDUCE) if attention.tiles in n.closed_ranges]
         stand_ins = {n: UOp.new(Ops.REGISTER, n.dtype, (), i) for i, n in enumerate(sums)}
         address, value = (self.value(s.substitute(stand_ins)) for s in store.src[:2])
         address, value = masked_address(address, mask), mask_loads_along(value, mask)
