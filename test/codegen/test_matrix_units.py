@@ -90,6 +90,15 @@ def test_the_lanes_hold_every_element_of_each_tile(unit: MatrixUnit) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=str)
+def test_a_transposed_unit_multiplies_transposed_tiles(unit: MatrixUnit) -> None:
+    turned = unit.transposed
+    assert turned.transposed == unit and (turned.m, turned.n, turned.k) == (unit.n, unit.m, unit.k)
+    for own, other in ((turned.a, unit.b), (turned.b, unit.a), (turned.c, unit.c)):
+        rows, columns = other.places(unit.threads)
+        assert all(map(np.array_equal, own.places(unit.threads), (columns, rows)))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=str)
 def test_a_result_is_held_once(unit: MatrixUnit) -> None:
     assert unit.c.registers * unit.threads == unit.m * unit.n
 

@@ -203,7 +203,7 @@ def _register_values(offset: UOp, stage: UOp, lanes: list[UOp]) -> UOp:
 def _is_index_arithmetic(node: UOp) -> bool:
     """True for what is computed from counters alone."""
     of_index = all(s.dtype.scalar is dtypes.index or s.dtype.is_bool for s in (node, *node.src))
-    return node.op in Family.ELEMENTWISE and of_index and all(n.op is not Ops.LOAD for n in node.toposort())
+    return node.op in Family.ELEMENTWISE and of_index and not node.nodes_of(Ops.LOAD)
 
 
 def _each_lane_apart(node: UOp, lane: UOp) -> UOp:

@@ -9,8 +9,10 @@ path: `opt/`, which chooses how the nest runs.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Generator
 from functools import lru_cache
 from itertools import pairwise, permutations
+from typing import Any
 
 from tinygrad.codegen.collapse import collapsed_reduce, folded, simplified
 from tinygrad.codegen.indexing import (
@@ -110,30 +112,46 @@ class _Lowering:
     def value(self, node: UOp, access: Access) -> UOp:
         """The loop-nest value of an item. Walks an explicit stack: chains of a thousand ops are fine."""
         root = node, access
-        stack: list[tuple[Point, list[Point] | None]] = [(root, None)]
+        stack = [] if root in self.values else [(root, self.made(*root))]
+        value: UOp | None = None
         while stack:
-            point, needed = stack.pop()
-            if point in self.values:
+            point, making = stack[-1]
+            try:
+                needed = making.send(value)
+            except StopIteration as made:
+                value = self.values[point] = made.value
+                stack.pop()
                 continue
-            if needed is None:
-                needed = self.needs(*point)
-                stack.append((point, needed))
-                stack.extend((p, None) for p in reversed(needed))
-            else:
-                self.values[point] = self.build(*point, [self.values[p] for p in needed])
+            value = self.values.get(needed)
+            if value is None:
+                stack.append((needed, self.made(*needed)))
         return self.values[root]
 
-    def needs(self, node: UOp, access: Access) -> list[Point]:
-        """The points that the value of an item is made from."""
-        if splat_value(node) is not None:
-            return []
+    def made(self, node: UOp, access: Access) -> Generator[Point, Any, UOp]:
+        """Makes the value of an item: yields each point that it is made from, whose value is sent."""
+        if node.op is Ops.PARAM:
+            return node.index(access.index[0], access.valid).load()
+        if (constant := splat_value(node)) is not None:
+            return UOp.const(constant.arg, node.dtype)
+        if node.op is Ops.VARIABLE:
+            return node.replace(src=())
         if node.op in Family.MOVEMENT:
-            return [(node.base, access.of_base(node)[0])]
+            below, mask = access.of_base(node)
+            shown: UOp = yield node.base, below
+            if mask is TRUE or is_loaded_under(shown, mask):
+                return shown
+            return folded(mask.where(shown, 0))
         if node.op is Ops.REDUCE:
-            return [(node.src[0], access.reduced(node.arg[1], self.ranges_of(node, access)))]
+            ranges = self.ranges_of(node, access)
+            reduced: UOp = yield node.src[0], access.reduced(node.arg[1], ranges)
+            return collapsed_reduce(node.arg[0], reduced, ranges)
         if node.op is Ops.LIVE_OUT:
-            return [(node.src[0], access)]
-        return [(s, access) for s in node.src] if node.op in Family.ELEMENTWISE else []
+            live: UOp = yield node.src[0], access
+            return live
+        sources = []
+        for source in node.src:
+            sources.append((yield source, access))
+        return simplified(node.op, node.dtype, *sources)
 
     def ranges_of(self, node: UOp, access: Access) -> tuple[UOp, ...]:
         """The loops of a REDUCE at `access`, shared with reduces alike."""
@@ -141,25 +159,6 @@ class _Lowering:
         if key not in self.reduce_ranges:
             self.reduce_ranges[key] = tuple(self.new_range(n) for n in range_extents(node))
         return self.reduce_ranges[key]
-
-    def build(self, node: UOp, access: Access, sources: list[UOp]) -> UOp:
-        if node.op is Ops.PARAM:
-            return node.index(access.index[0], access.valid).load()
-        constant = splat_value(node)
-        if constant is not None:
-            return UOp.const(constant.arg, node.dtype)
-        if node.op is Ops.VARIABLE:
-            return node.replace(src=())
-        if node.op in Family.MOVEMENT:
-            mask = access.of_base(node)[1]
-            if mask is TRUE or is_loaded_under(sources[0], mask):
-                return sources[0]
-            return folded(mask.where(sources[0], 0))
-        if node.op is Ops.LIVE_OUT:
-            return sources[0]
-        if node.op is Ops.REDUCE:
-            return collapsed_reduce(node.arg[0], sources[0], self.ranges_of(node, access))
-        return simplified(node.op, node.dtype, *sources)
 
 
 def _index_of_view(value: UOp, node: UOp, access: Access) -> tuple[UOp, ...] | None:

@@ -52,8 +52,8 @@ def segment_sums(nest: UOp) -> Iterator[SegmentSum]:
     loops = nest.src[0].closed_ranges
     if any(s.closed_ranges != loops for s in nest.src):
         return
-    for node in nest.toposort():
-        parts = _masked_addends(node) if node.op is Ops.REDUCE else []
+    for node in nest.nodes_of(Ops.REDUCE):
+        parts = _masked_addends(node)
         if not parts or not all(map(is_plain, (r for r in loops if r in node.ranges))):
             continue
         for loop in loops:

@@ -79,11 +79,6 @@ class Format:
         """What rounds a number to an integer when it is added: that is in the low bits then."""
         return float(1.5 * 2.0**self.fraction)
 
-    @property
-    def powers(self) -> tuple[int, int]:
-        """Powers of two below which all are 0, and from which on all are infinite."""
-        return -(self.bias + self.fraction), self.bias + 1
-
 
 _LN2 = Fraction("0.69314718055994530941723212145817656807550013436025525412068")
 
@@ -181,9 +176,10 @@ def _power(power: UOp, exponent: UOp) -> UOp:
     form = WIDE_FORMATS[exponent.dtype.scalar]
     natural = argument_of_exponential(exponent)
     x, unit = (exponent, 1.0) if natural is None else (natural, math.log(2))
-    lowest, highest = form.powers
-    least = math.ceil((1 - form.bias) * unit) if power.arg == WEIGHT else math.floor(lowest * unit)
-    most = math.ceil(highest * unit)
+    # below the least all are 0, from the most on infinite
+    least = math.ceil((1 - form.bias) * unit) if power.arg == WEIGHT else \
+        math.floor(-(form.bias + form.fraction) * unit)
+    most = math.ceil((form.bias + 1) * unit)
     vanishes = x < least
     raised = vanishes.where(least, x)
     bounded = (raised > most).where(most, raised)

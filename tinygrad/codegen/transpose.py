@@ -95,7 +95,7 @@ def lane_places(offset: UOp, lane: UOp) -> tuple[int, ...] | None:
     terms = linear_terms(offset).terms
     if not any(lane in atom.ranges for atom in terms if atom is not lane):
         return tuple(i * terms.get(lane, 0) for i in range(lane.extent))
-    if any(n.op is Ops.LOAD and lane in n.ranges for n in offset.toposort()):  # what is read says where
+    if any(lane in n.ranges for n in offset.nodes_of(Ops.LOAD)):  # what is read says where
         return None
     places = in_each_lane(offset, lane)
     distances = [linear_terms(place - places[0]) for place in places]

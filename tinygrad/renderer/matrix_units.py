@@ -11,7 +11,7 @@ and its matrix instruction calculator; the order of Metal's elements is that of 
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,11 @@ class Fragment:
     def registers(self) -> int:
         """Elements that each lane holds."""
         return int(2 ** sum(letter == "r" for letter, _ in self.rows + self.columns))
+
+    @property
+    def transposed(self) -> Fragment:
+        """The same elements as a tile with rows for columns."""
+        return Fragment(self.columns, self.rows)
 
     def places(self, threads: int) -> tuple[Any, Any]:
         """(the row, the column) of every lane's elements, as arrays of shape (threads, registers)."""
@@ -76,6 +81,13 @@ class MatrixUnit:
         """What each bit of an element's number along k is; of a unit that reads shared memory, as many that
         nobody asks for."""
         return tuple(("r", i) for i in range(self.k.bit_length() - 1)) if self.in_shared else self.a.columns
+
+    @property
+    def transposed(self) -> MatrixUnit:
+        """The same unit said of transposed tiles: what it adds to the transpose of `c` is the product of the
+        transpose of `b` and that of `a`."""
+        return replace(self, m=self.n, n=self.m, a=self.b.transposed, b=self.a.transposed,
+                       c=self.c.transposed, in_shared=self.in_shared and self.in_shared[::-1])
 
     @property
     def access_items(self) -> int:

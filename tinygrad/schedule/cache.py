@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -270,8 +270,6 @@ class TemplateItem:
 
     def over(self, buffers: list[UOp], arguments: list[SliceStart]) -> ScheduleItem:
         memory = tuple([buffers[s] for s in self.slots])
-        if not self.variables:
-            return ScheduleItem(self.ast, memory, self.outputs, (), self.lines, self.program)
         bound = tuple([BoundVariable.of(name, arguments[number]) if source
                        else BoundVariable(name, source, number) for name, source, number in self.variables])
         return ScheduleItem(self.ast, memory, self.outputs, bound, self.lines, self.program)
@@ -392,14 +390,8 @@ def has_sizes(outputs: Sequence[UOp]) -> bool:
 class PersistentTemplates(Protocol):
     """Templates that outlive the process."""
 
-    def key(self, structure: Structure) -> str | None:
-        """A name for the structure; None where its template is not kept."""
-
-    def get(self, key: str, structure: Structure) -> Template | None:
-        """The template kept as `key`."""
-
-    def put(self, key: str, template: Template) -> None:
-        """Keep a template."""
+    def get_or_make(self, structure: Structure, make: Callable[[], Template]) -> Template:
+        """The template of a structure: kept, or else made and kept."""
 
 
 class ScheduleCache:
@@ -456,7 +448,7 @@ class ScheduleCache:
         if structure.is_sharded:
             with observer.span("partition", f"{len(structure.nodes)} nodes"):
                 results = ShardedResults(structure.sinks)
-            schedule = self.kept(self.of_stand_ins(results), structure)
+            schedule = self.kept(Template.of(self.of_stand_ins(results), structure), structure)
         else:
             with observer.span("schedule", f"{len(structure.nodes)} nodes"):
                 schedule = self.new_schedule(structure)
@@ -479,11 +471,8 @@ class ScheduleCache:
         schedule.views.update(known | new)
         return schedule
 
-    def kept(self, schedule: Schedule, structure: Structure, name: str | None = None) -> Schedule:
-        """The new schedule of a structure, whose template is kept, on disk under a name that it has there."""
-        template = Template.of(schedule, structure)
-        if self.disk is not None and name is not None:
-            self.disk.put(name, template)
+    def kept(self, template: Template, structure: Structure) -> Schedule:
+        """The schedule of a structure by its template, which is new and kept."""
         self.keep_observed(template, structure)
         return template.over(structure)
 
@@ -497,17 +486,15 @@ class ScheduleCache:
 
     def new_schedule(self, structure: Structure) -> Schedule:
         """The schedule of a structure that this process has not scheduled before."""
-        name = None if self.disk is None else self.disk.key(structure)
-        template = self.disk.get(name, structure) if self.disk is not None and name is not None else None
-        if template is not None:
-            self.keep_observed(template, structure)
-            return template.over(structure)
-        with collector_paused():
-            sliced = DynamicSlices(structure.sinks)
-            schedule = create_schedule(sliced.sinks)
-            schedule.views = sliced.views(schedule.views)
-            schedule.items = with_program(ordered_around_exchanges(schedule.items), structure)
-        return self.kept(schedule, structure, name)
+        def make() -> Template:
+            with collector_paused():
+                sliced = DynamicSlices(structure.sinks)
+                schedule = create_schedule(sliced.sinks)
+                schedule.views = sliced.views(schedule.views)
+                schedule.items = with_program(ordered_around_exchanges(schedule.items), structure)
+            return Template.of(schedule, structure)
+
+        return self.kept(make() if self.disk is None else self.disk.get_or_make(structure, make), structure)
 
     def keep_observed(self, template: Template, structure: Structure) -> None:
         """Keep a new template, with the lines of its graph where somebody records."""

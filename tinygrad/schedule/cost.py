@@ -161,7 +161,7 @@ def _over_params(node: UOp) -> UOp:
 
 @lru_cache(maxsize=4096)
 def _lowers_without_loop(reduce: UOp) -> bool:
-    return not any(n.op is Ops.REDUCE for n in value_at(reduce, loops_over(reduce.shape)).toposort())
+    return not value_at(reduce, loops_over(reduce.shape)).nodes_of(Ops.REDUCE)
 
 
 class Work(dict[UOp, float]):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tinygrad.codegen.indexing import Access, loops_over, shared_loops
 from tinygrad.codegen.lower import runs_over
 from tinygrad.codegen.opt.lanes import MOST_VECTORS
-from tinygrad.codegen.ranges import iterations
+from tinygrad.codegen.ranges import iterations, ranges_among
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.symbolic import TRUE, linear_terms
 from tinygrad.graph.uop import UOp
@@ -80,7 +80,7 @@ class FusionGroup:
     def of(root: NodeSummary, device: str | None) -> FusionGroup:
         """A kernel that computes `root`, and nothing yet."""
         index = loops_over(root.shape)
-        return FusionGroup(root, device, index, frozenset(r for r in index if r.op is Ops.RANGE), len(index))
+        return FusionGroup(root, device, index, frozenset(ranges_among(index)), len(index))
 
     @property
     def runs_as_blocks(self) -> bool:
@@ -106,7 +106,7 @@ class FusionGroup:
 
     def ends_with(self, ranges: frozenset[UOp]) -> bool:
         """True if these are the innermost loops over the root's items: those of rows in memory."""
-        loops = [r for r in self.index if r.op is Ops.RANGE]
+        loops = ranges_among(self.index)
         return frozenset(loops[len(loops) - len(ranges):]) == ranges
 
     def nests(self, ranges: frozenset[UOp]) -> bool:
@@ -272,7 +272,7 @@ class FusionGroup:
     def has_columns(self, summary: NodeSummary, access: Access) -> bool:
         """True for a contraction one operand of which lies in memory along the kernel's last loop: its lanes
         need no panel, which rows that are computed beside it leave no room for."""
-        columns = next((i for i in reversed(self.index) if i.op is Ops.RANGE), None)
+        columns = next(reversed(ranges_among(self.index)), None)
         if summary.product is None or columns is None:
             return True
         return any(linear_terms(i).terms.get(columns) == 1
@@ -419,7 +419,7 @@ class FusionLegality:
             loops = loops_over(summary.extents, group.range_count)
             loop_level = group.loop_level(access.ranges)
             around = access.ranges if loop_level is None else loop_level
-            inner = [r for r in loops if r.op is Ops.RANGE]
+            inner = ranges_among(loops)
             enclosing = {r: around | frozenset(inner[:i + 1]) for i, r in enumerate(inner)}
             group = replace(group, range_count=group.range_count + len(loops),
                             outer_sets=group.outer_sets | {around & group.root_ranges},

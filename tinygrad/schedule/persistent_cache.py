@@ -6,6 +6,9 @@ one ran before it makes none of the decisions of `fuse.py`. A `Template` is kept
 """
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 from tinygrad import observer
 from tinygrad.codegen.kernel_cache import device_key, uses_kernel_cache
 from tinygrad.device import Device
@@ -66,26 +69,21 @@ class PersistentSchedules:
     def __init__(self, least_nodes: int = LEAST_NODES) -> None:
         self.least_nodes = least_nodes
 
-    def key(self, structure: Structure) -> str | None:
-        """The name of a structure that is worth keeping, where settings allow that."""
-        if len(structure.nodes) < self.least_nodes or not uses_kernel_cache() or observer.active is not None:
-            return None
-        return digest_of(structure)
-
-    def get(self, key: str, structure: Structure) -> Template | None:
-        """The template kept as `key`."""
-        text = store_of("schedules", MAX_BYTES).get(key)
-        try:
-            return None if text is None else template_of(text, structure)
-        except ValueError:
-            return None
-
-    def put(self, key: str, template: Template) -> None:
-        """Keep a template, if it has a form outside of this process."""
-        try:
-            store_of("schedules", MAX_BYTES).put(key, encode(Template, template))
-        except NotPortable:
-            return
+    def get_or_make(self, structure: Structure, make: Callable[[], Template]) -> Template:
+        """The template kept for a structure that is worth it, where settings allow that; else what `make`
+        gives, which is kept if it has a form outside of this process."""
+        is_kept = len(structure.nodes) >= self.least_nodes and uses_kernel_cache() and observer.active is None
+        key = digest_of(structure) if is_kept else None
+        if key is None:
+            return make()
+        store = store_of("schedules", MAX_BYTES)
+        if (text := store.get(key)) is not None:
+            with suppress(ValueError):
+                return template_of(text, structure)
+        template = make()
+        with suppress(NotPortable):
+            store.put(key, encode(Template, template))
+        return template
 
 
 schedules = ScheduleCache(disk=PersistentSchedules())

@@ -57,6 +57,11 @@ def accesses_of(nest: UOp) -> list[MemoryAccess]:
     return found
 
 
+def memory_bytes(params: Iterable[UOp]) -> int:
+    """Bytes of the memory that PARAMs stand for."""
+    return sum(int(p.arg[1]) * p.dtype.itemsize for p in params)
+
+
 def lie_side_by_side(accesses: Iterable[MemoryAccess], r: UOp) -> bool:
     """Whether vectors along `r` serve all of these."""
     return all(a.is_smooth(r) for a in accesses)

@@ -73,7 +73,7 @@ def shared_loop(extent: int, threads: int, lanes: int, new: NewRanges, width: in
     return SharedLoop(number * width + vector, rounds, warp, lane, vector, number < accesses)
 
 
-def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int = 1) -> UOp:
+def reduce_in_block(nest: UOp, r: UOp, threads: int, lanes: int) -> UOp:
     """The nest with the REDUCEs that close `r` done by so many threads together, of which so many side by
     side exchange values.
 

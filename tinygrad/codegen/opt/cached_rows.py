@@ -28,10 +28,6 @@ class CachedRow:
     """how often the loops around `loop` that the value does not change with would compute it again"""
 
     @property
-    def has_reduce(self) -> bool:
-        return any(n.op is Ops.REDUCE and self.loop in n.ranges for n in self.computed)
-
-    @property
     def computed(self) -> list[UOp]:
         """The nodes of the value that change along the row, down to what is cached already."""
         inside = self.value.toposort(stop=lambda n: n.op is Ops.STAGE)

@@ -73,10 +73,10 @@ def choose_plan(nest: UOp, machine: Machine) -> Plan:
     return _chooser(nest, machine).plan()
 
 
-def alternative_plans(nest: UOp, machine: Machine, most: int = 3) -> list[Plan]:
+def alternative_plans(nest: UOp, machine: Machine) -> list[Plan]:
     """The plans that follow from the second-best way to run a contraction (its lanes, or the tile of a
     block), the third-best, and so on."""
-    return list(estimated_plans(nest, machine, most))[1:]
+    return list(estimated_plans(nest, machine))[1:]
 
 
 def estimated_plans(nest: UOp, machine: Machine, most: int = 3) -> dict[Plan, float | None]:
@@ -195,8 +195,8 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         up, or computed again more often than a jump costs)."""
         inside = row.computed
         small = row.loop.extent * row.value.dtype.itemsize <= self.machine.l2_bytes // 8
-        walked = row.has_reduce or lie_side_by_side((a for a in self.accesses() if a.node in inside),
-                                                    row.loop)
+        walked = any(n.op is Ops.REDUCE for n in inside) or \
+            lie_side_by_side((a for a in self.accesses() if a.node in inside), row.loop)
         self.note(f"a row along r{row.loop.identity}", computed_again=row.repeats, expensive=row.is_expensive,
                   fits_cache=small, lies_as_walked=walked)
         return row.is_expensive and small and (walked or row.repeats > JUMP_COST)

@@ -11,7 +11,7 @@ from math import gcd
 
 from tinygrad.codegen.contraction import contraction_of, product_in
 from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE, BlockTileChooser
-from tinygrad.codegen.opt.fused_attention import LayoutConversion, attention_loops, layout_conversion
+from tinygrad.codegen.opt.fused_attention import attention_loops, layout_conversion
 from tinygrad.codegen.opt.online_softmax import SoftmaxSums, WeightedSum, online_softmax_of
 from tinygrad.codegen.opt.opts import Attention, OnlineSoftmax
 from tinygrad.codegen.ranges import iterations, of_kind
@@ -70,13 +70,13 @@ class AttentionChooser(BlockTileChooser):
     def fuse_on_unit(self, unit: MatrixUnit, found: SoftmaxSums, query: UOp, column: UOp) -> bool:
         """The Opts: tiles of keys, queries of blocks, keys and values in shared memory, both products."""
         if (how := layout_conversion(unit)) is None or \
-                not (keys := self.keys_of_tile(unit, how, found, column)):
+                not (keys := self.keys_of_tile(how.unit, found, column)):
             return False
         key, = of_kind(self.new_ranges(OnlineSoftmax, found.loop, keys), RangeKind.UNROLL)
         attention = attention_loops(self.nest, unit, query, key, column)
         if attention is None:
             return False
-        rows = unit.n if how.transposed else unit.m
+        rows = how.unit.m
         others = iterations(self.store.closed_ranges) // (query.extent * column.extent)
         most = min(MOST_WARPS, self.machine.block_threads // unit.threads)
         warps = next((w for w in (8, 4, 2) if w <= most and query.extent > w * rows // 2
@@ -87,16 +87,15 @@ class AttentionChooser(BlockTileChooser):
         self.take(Attention, inside, key, column, unit)
         return True
 
-    def keys_of_tile(self, unit: MatrixUnit, how: LayoutConversion, found: SoftmaxSums, column: UOp) -> int:
+    def keys_of_tile(self, unit: MatrixUnit, found: SoftmaxSums, column: UOp) -> int:
         """Keys of a tile, as many as registers and shared memory have room for; 0 where none are."""
         depth = iterations(r for n in found.largest.src[0].nodes_of(Ops.REDUCE) for r in n.closed_ranges)
         if found.loop.extent < LEAST_SIDE or column.extent < LEAST_SIDE:
             return 0
-        rows, across = (unit.n, unit.m) if how.transposed else (unit.m, unit.n)
         keys = KEYS
-        while keys >= max(16, across):
-            held = rows * (column.extent + keys) // unit.threads + \
-                rows * depth * unit.source.itemsize // (4 * unit.threads)
+        while keys >= max(16, unit.n):
+            held = unit.m * (column.extent + keys) // unit.threads + \
+                unit.m * depth * unit.source.itemsize // (4 * unit.threads)
             shared = keys * (column.extent + depth) * unit.source.itemsize
             if held <= MOST_HELD and shared <= self.machine.shared_bytes:
                 return keys

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
-from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
+from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, memory_bytes
 from tinygrad.codegen.opt.loop_bounds import has_loose_bounds
 from tinygrad.codegen.opt.loops import mergeable_pair, operands
 from tinygrad.codegen.opt.opts import (
@@ -248,8 +248,7 @@ class Chooser:
 
     def written_bytes(self) -> int:
         """Bytes of the kernel's results."""
-        stored = {s.memory for s in self.nest.src}
-        return sum(int(memory.arg[1]) * memory.dtype.itemsize for memory in stored)
+        return memory_bytes({s.memory for s in self.nest.src})
 
     def outgrows_last_cache(self) -> bool:
         """True if the results fill much of the last cache, so that whole vectors better go past it."""

@@ -46,50 +46,33 @@ AT_ONCE_ALONG_D = 8
 
 @dataclass(frozen=True)
 class LayoutConversion:
-    """How elements of a unit's result become those of its source. `own` are bits of the row that a weight
-    belongs to, `across` those of its place in the row, `summed` those of the same place in the source."""
+    """How elements of a unit's result become those of its left source. A weight's row is the same there; bits
+    of its place in the row, `unit.c.columns`, become bits of what is summed, `unit.a.columns`."""
 
-    transposed: bool
-    result_own: tuple[Bit, ...]
-    result_across: tuple[Bit, ...]
-    weights_own: tuple[Bit, ...]
-    weights_summed: tuple[Bit, ...]
-    values_own: tuple[Bit, ...]
-    values_summed: tuple[Bit, ...]
-    summed_of: tuple[int | None, ...]
-    """for each bit across, the bit of the source's place that it is; None where it is another source"""
+    instruction: MatrixUnit
+    unit: MatrixUnit
+    """that, or its transpose where results are the other way round than sources"""
     exchanged: tuple[int, ...]
-    """lanes' bits across that are registers' bits of the source: lanes exchange what they have"""
-    free: tuple[int, ...]
-    """bits of the source's place that are left for the numbers of the result's tiles"""
+    """which bits of the place in the row are lanes' bits, and in the source those of registers: lanes
+    exchange what they have"""
 
 
-def layout_conversion(unit: MatrixUnit) -> LayoutConversion | None:
+def layout_conversion(instruction: MatrixUnit) -> LayoutConversion | None:
     """How the unit's results become its sources; None where their rows are in other lanes."""
-    return _layout_conversion(unit, False) or _layout_conversion(unit, True)
+    for unit in (instruction, instruction.transposed):
+        across, summed = unit.c.columns, unit.a.columns
+        exchanged = tuple(i for i, bit in enumerate(across) if bit[0] == "l" and bit not in summed)
+        if unit.threads > 1 and _are_in_same_lanes(unit.c.rows, unit.a.rows) and \
+                all(bit in across for bit in summed if bit[0] == "l") and \
+                len(exchanged) <= sum(letter == "r" for letter, _ in summed):
+            return LayoutConversion(instruction, unit, exchanged)
+    return None
 
 
-def _layout_conversion(unit: MatrixUnit, transposed: bool) -> LayoutConversion | None:
-    c, a, b = unit.c, unit.a, unit.b
-    own, across, weights_own, summed, values_own, values_summed = \
-        (c.columns, c.rows, b.columns, b.rows, a.rows, a.columns) if transposed else \
-        (c.rows, c.columns, a.rows, a.columns, b.columns, b.rows)
-    if unit.threads < 2 or len(own) != len(weights_own) or \
-            any((x[0] == "l" or y[0] == "l") and x != y for x, y in zip(own, weights_own, strict=True)):
-        return None
-    lanes = {bit: i for i, bit in enumerate(summed) if bit[0] == "l"}
-    if any(bit not in across for bit in lanes):
-        return None
-    registers = [i for i, bit in enumerate(summed) if bit[0] == "r"]
-    exchanged = tuple(i for i, bit in enumerate(across) if bit[0] == "l" and bit not in lanes)
-    places: dict[int, int | None] = {i: lanes[bit] for i, bit in enumerate(across) if bit in lanes}
-    rest = [i for i, bit in enumerate(across) if bit[0] == "r"]
-    for i in (*exchanged, *rest):
-        places[i] = registers.pop(0) if registers else None
-    if any(places[i] is None for i in exchanged):
-        return None
-    return LayoutConversion(transposed, own, across, weights_own, summed, values_own, values_summed,
-                            tuple(places[i] for i in range(len(across))), exchanged, tuple(registers))
+def _are_in_same_lanes(rows: Sequence[Bit], others: Sequence[Bit]) -> bool:
+    """Whether rows of these bits are in the lanes that have those of the others."""
+    return len(rows) == len(others) and all(
+        one == other or one[0] == other[0] == "r" for one, other in zip(rows, others, strict=True))
 
 
 # --- the change ---------------------------------------------------------------------------------------------
@@ -114,18 +97,14 @@ def attention_loops(nest: UOp, unit: MatrixUnit, query: UOp, key: UOp, column: U
     how = layout_conversion(unit)
     if how is None:
         return None
-
-    def product(reduce: UOp, of_queries: UOp, k: UOp) -> MatrixProduct | None:
-        m, n = (of_queries, query) if how.transposed else (query, of_queries)
-        return matrix_product(reduce, unit, m, n, k)
-
     scores, products, tiles = None, None, None
     for node in nest.nodes_of(Ops.REDUCE):
         first, *others = node.closed_ranges
         if key in node.closed_ranges:
-            products = product(node, column, key) or products
+            products = matrix_product(node, how.unit, query, column, key) or products
         elif key in node.ranges and query in node.ranges:
-            scores = None if others or first.kind is not RangeKind.LOOP else product(node, key, first)
+            scores = None if others or first.kind is not RangeKind.LOOP else \
+                matrix_product(node, how.unit, query, key, first)
             if scores is None:
                 return None
         elif node.arg is Ops.MULACC:
@@ -148,33 +127,30 @@ class _OnUnit:
     """The state of one change: `done` has what the values of a result's elements have become."""
 
     def __init__(self, nest: UOp, attention: AttentionLoops) -> None:
-        self.unit = unit = attention.products.unit
         self.attention = attention
-        self.how = how = attention.how
+        self.how = attention.how
+        self.unit = unit = attention.how.unit
         self.new = NewRanges(nest)
         self.lane = self.new.range(unit.threads, RangeKind.LOCAL)
         self.element = self.new.range(unit.c.registers, RangeKind.FRAGMENT)
-        sizes = (unit.n, unit.m) if how.transposed else (unit.m, unit.n)
-        values = attention.products.a if how.transposed else attention.products.b
-        self.queries = axis_of(attention.query, sizes[0], 1, how.weights_own, False, RangeKind.LOCAL,
+        self.queries = axis_of(attention.query, unit.m, 1, unit.a.rows, False, RangeKind.LOCAL, self.new)
+        self.keys = axis_of(attention.key, unit.n, attention.key.extent // unit.n, unit.c.columns, False,
+                            RangeKind.UNROLL, self.new)
+        adjacent = gcd(ceildiv(attention.column.extent, unit.n), AT_ONCE_ALONG_D)
+        self.columns = axis_of(attention.column, unit.n, adjacent, unit.b.columns,
+                               is_contiguous([attention.products.b], attention.column), RangeKind.UNROLL,
                                self.new)
-        self.keys = axis_of(attention.key, sizes[1], attention.key.extent // sizes[1], how.result_across,
-                            False, RangeKind.UNROLL, self.new)
-        adjacent = gcd(ceildiv(attention.column.extent, sizes[1]), AT_ONCE_ALONG_D)
-        self.columns = axis_of(attention.column, sizes[1], adjacent, how.values_own,
-                               is_contiguous([values], attention.column), RangeKind.UNROLL, self.new)
-        if attention.key.extent % sizes[1] or not self.keys.is_whole():
-            raise ValueError(f"a tile of {attention.key.extent} keys is no power of two of tiles of "
-                             f"{sizes[1]}")
+        if attention.key.extent % unit.n or not self.keys.is_whole():
+            raise ValueError(f"a tile of {attention.key.extent} keys is no power of two of tiles of {unit.n}")
         self.sources = self.places_of_keys()
         parts = sum(letter == "p" for letter, _ in self.sources.values())
         self.which = self.new.range(2**parts, RangeKind.UNROLL) if parts else ZERO
         """which of the products that a lane's tiles of weights are made into, one after another"""
         self.done: dict[UOp, UOp] = {}
-        self.at_query = self.queries.index(how.result_own, self.lane, self.element)
+        self.at_query = self.queries.index(unit.c.rows, self.lane, self.element)
         self.done[attention.query] = self.at_query
-        self.done[attention.key] = self.keys.index(how.result_across, self.lane, self.element)
-        self.done[attention.column] = self.columns.index(how.result_across, self.lane, self.element)
+        self.done[attention.key] = self.keys.index(unit.c.columns, self.lane, self.element)
+        self.done[attention.column] = self.columns.index(unit.c.columns, self.lane, self.element)
 
     # --- the nest -------------------------------------------------------------------------------------------
 
@@ -186,8 +162,7 @@ class _OnUnit:
         ends = [(self.at_query, self.queries), (self.done[attention.column], self.columns)]
         mask = all_of(at < axis.extent for at, axis in ends if not axis.is_whole())
         # Nothing but the address and what follows the sums has a condition: all lanes make the sums together.
-        sums = [n for n in store.src[1].toposort() if n.op is Ops.REDUCE
-                and attention.tiles in n.closed_ranges]
+        sums = [n for n in store.src[1].nodes_of(Ops.REDUCE) if attention.tiles in n.closed_ranges]
         stand_ins = {n: UOp.new(Ops.REGISTER, n.dtype, (), i) for i, n in enumerate(sums)}
         address, value = (self.value(s.substitute(stand_ins)) for s in store.src[:2])
         address, value = masked_address(address, mask), mask_loads_along(value, mask)
@@ -222,12 +197,11 @@ class _OnUnit:
     def of_lane(self, value: UOp, op: Ops) -> UOp:
         """The elements of each row that a lane holds as one, in the place of each of them."""
         loops = self.keys.loops
-        across = [bit for letter, bit in self.how.result_across if letter == "r"]
+        across = [bit for letter, bit in self.unit.c.columns if letter == "r"]
         other = self.new.range(2 ** len(across), RangeKind.UNROLL) if across else ZERO
-        place = ZERO
-        for bit in range(self.unit.c.registers.bit_length() - 1):
-            own = self.element // 2**bit % 2
-            place = place + (other // 2 ** across.index(bit) % 2 if bit in across else own) * 2**bit
+        named = [("other", across.index(bit)) if bit in across else ("own", bit)
+                 for bit in range(self.unit.c.registers.bit_length() - 1)]
+        place = number_of(named, {"other": other, "own": self.element})
         read = self.staged(value, loops, place, row_major(loops, [r.extent for r in loops]))
         return read.reduce_ranges(op, *loops, other)
 
@@ -238,7 +212,7 @@ class _OnUnit:
 
     def of_row(self, value: UOp, op: Ops) -> UOp:
         """What each lane has for a row, with that of the other lanes of the row."""
-        for letter, bit in self.how.result_across:
+        for letter, bit in self.unit.c.columns:
             if letter == "l":
                 value = value.alu(op, UOp.new(Ops.EXCHANGE, value.dtype, (value,), 1 << bit))
         return value
@@ -246,7 +220,11 @@ class _OnUnit:
     # --- products -------------------------------------------------------------------------------------------
 
     def unit_product(self, a: UOp, b: UOp, of_a: UOp, of_b: UOp) -> UOp:
-        return UOp.new(Ops.MMA, self.unit.result, (a, b, self.lane, self.element, of_a, of_b), self.unit)
+        """The product of two sides, each with the range over its elements."""
+        if self.unit is not self.how.instruction:
+            a, b, of_a, of_b = b, a, of_b, of_a
+        return UOp.new(Ops.MMA, self.unit.result, (a, b, self.lane, self.element, of_a, of_b),
+                       self.how.instruction)
 
     def fragments(self) -> tuple[UOp, UOp]:
         return (self.new.range(self.unit.a.registers, RangeKind.FRAGMENT),
@@ -259,9 +237,8 @@ class _OnUnit:
         depth = axis_of(product.k, unit.k, gcd(ceildiv(product.k.extent, unit.k), 2),
                         unit.a.columns, is_contiguous([product.a, product.b], product.k), RangeKind.UNROLL,
                         self.new)
-        left, right = (self.keys, self.queries) if self.how.transposed else (self.queries, self.keys)
-        added = self.unit_product(operand(product, True, left, depth, self.lane, of_a),
-                                  operand(product, False, right, depth, self.lane, of_b), of_a, of_b)
+        added = self.unit_product(operand(product, True, self.queries, depth, self.lane, of_a),
+                                  operand(product, False, self.keys, depth, self.lane, of_b), of_a, of_b)
         return added.reduce_ranges(Ops.ADD, *depth.loops)
 
     def tile_bits(self) -> list[int]:
@@ -270,51 +247,48 @@ class _OnUnit:
     def places_of_keys(self) -> dict[int, Bit]:
         """For each bit of a key's number (by its place in `keys.order`): the bit of the place among what is
         summed ("s"), or of the range over products ("p")."""
-        free, later = iter(self.how.free), itertools.count()
-        places = [*enumerate(self.how.summed_of), *((tile, next(free, None)) for tile in self.tile_bits())]
-        return {i: ("p", next(later)) if place is None else ("s", place) for i, place in places}
+        across, summed = self.unit.c.columns, self.unit.a.columns
+        places: dict[int, Bit] = {i: ("s", summed.index(bit)) for i, bit in enumerate(across)
+                                  if bit[0] == "l" and bit in summed}
+        own = (i for i, (letter, _) in enumerate(across) if letter == "r")
+        registers, later = (i for i, (letter, _) in enumerate(summed) if letter == "r"), itertools.count()
+        for i in (*self.how.exchanged, *own, *self.tile_bits()):
+            place = next(registers, None)
+            places[i] = ("p", next(later)) if place is None else ("s", place)
+        return places
 
     def products(self) -> UOp:
         """The second product: weights from registers, values from memory."""
-        how, product, unit = self.how, self.attention.products, self.unit
+        product, unit = self.attention.products, self.unit
         of_a, of_b = self.fragments()
-        of_weights, of_values = (of_b, of_a) if how.transposed else (of_a, of_b)
-        weights, values = (product.b, product.a) if how.transposed else (product.a, product.b)
-        which = self.which
-        at = self.columns.index(how.values_own, self.lane, of_values)
-        key = number_of([self.bit_of(place, how.values_summed) for place in self.keys.order],
-                        {"l": self.lane, "r": of_values, "p": which})
+        at = self.columns.index(unit.b.columns, self.lane, of_b)
+        key = number_of([self.bit_of(place, unit.b.rows) for place in self.keys.order],
+                        {"l": self.lane, "r": of_b, "p": self.which})
         loops = {self.attention.column: at, self.attention.key: key}
-        values = self.columns.masked(values.substitute(loops), at)
-        operands = self.weights(self.value(weights), of_weights, which), as_source(values, unit)
-        if how.transposed:
-            operands = operands[::-1]
-        return self.unit_product(*operands, of_a, of_b)
+        values = self.columns.masked(product.b.substitute(loops), at)
+        return self.unit_product(self.weights(self.value(product.a), of_a), as_source(values, unit),
+                                 of_a, of_b)
 
     def bit_of(self, place: int, summed: Sequence[Bit]) -> Bit:
         """Where a bit of a key's number is, in a source whose places among what is summed are `summed`."""
         letter, number = self.sources[place]
         return summed[number] if letter == "s" else ("p", number)
 
-    def weights(self, value: UOp, element: UOp, which: UOp) -> UOp:
+    def weights(self, value: UOp, element: UOp) -> UOp:
         """Weights, which are elements of a result, as elements of a source."""
-        how = self.how
-        numbers = {"l": self.lane, "r": element, "p": which}
-        place = ZERO
-        across = (self.bit_of(i, how.weights_summed) for i in range(len(how.result_across)))
-        for (letter, bit), source in zip((*how.result_own, *how.result_across),
-                                         (*how.weights_own, *across), strict=True):
-            if letter == "r":
-                place = place + number_of([source], numbers) * 2**bit
-        of_tile = sorted(self.tile_bits(), reverse=True)
-        tile = number_of([self.bit_of(i, how.weights_summed) for i in of_tile], numbers)
+        source, result = self.unit.a, self.unit.c
+        numbers = {"l": self.lane, "r": element, "p": self.which}
+        across = (self.bit_of(i, source.columns) for i in range(len(result.columns)))
+        became = dict(zip((*result.rows, *result.columns), (*source.rows, *across), strict=True))
+        place = number_of([became["r", bit] for bit in range(result.registers.bit_length() - 1)], numbers)
+        of_tile = (*sorted(self.tile_bits(), reverse=True), *self.how.exchanged)
+        tile = number_of([self.bit_of(i, source.columns) for i in of_tile], numbers)
         loops = list(self.keys.loops)
-        for count, i in enumerate(how.exchanged, len(self.tile_bits())):
-            distance = 1 << how.result_across[i][1]
+        for i in self.how.exchanged:
+            distance = 1 << result.columns[i][1]
             half = self.new.range(2, RangeKind.UNROLL)
             other = UOp.new(Ops.EXCHANGE, value.dtype, (value,), distance)
             value = (self.lane // distance % 2).ne(half).where(other, value)
-            tile = tile + number_of([self.bit_of(i, how.weights_summed)], numbers) * 2**count
             loops.insert(0, half)
         return as_source(self.staged(value, loops, place, tile), self.unit)
 

@@ -124,7 +124,7 @@ def run_as(nest: UOp, r: UOp, kind: RangeKind) -> UOp:
     return replace_range(nest, r, [new], new)
 
 
-def across_threads(nest: UOp, loop: UOp, others: Sequence[UOp] = (), shares: int = 0) -> UOp:
+def across_threads(nest: UOp, loop: UOp, others: Sequence[UOp], shares: int) -> UOp:
     """The nest with `loop` across threads or, with `others`, in so many shares, each of them a part of every
     one of these loops. Raises ValueError where threads cannot share them."""
     if not others:

@@ -18,6 +18,7 @@ import numpy as np
 
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.kernel_cache import Written
+from tinygrad.codegen.opt.access import memory_bytes
 from tinygrad.codegen.opt.loops import replace_range
 from tinygrad.codegen.opt.neighbours import copies
 from tinygrad.codegen.opt.plan import Plan, apply_plan
@@ -70,7 +71,7 @@ class Workbench:
         self.device = device
         self.renderer = Device[device].renderer
         params = sorted(nest.nodes_of(Ops.PARAM), key=lambda p: p.arg[0])
-        if sum(p.arg[1] * p.dtype.itemsize for p in params) > MOST_BYTES:
+        if memory_bytes(params) > MOST_BYTES:
             raise MemoryError(f"a kernel of more than {MOST_BYTES:,} bytes is not measured")
         written = {s.memory for s in nest.src}
         read = {n.memory for n in nest.nodes_of(Ops.LOAD)}

@@ -18,7 +18,7 @@ but for rounding: rows of nothing but -inf, infinities and NaN come out as they 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tinygrad.codegen.opt.cached_rows import row_form
 from tinygrad.codegen.predicate import identity_unless, masked_term
@@ -129,35 +129,32 @@ def _weighted(value: UOp, reduce: UOp, made_of: frozenset[UOp]) -> WeightedSum |
     def uses_reduces(node: UOp) -> bool:
         return not made_of.isdisjoint(node.toposort(stop=lambda n: n in made_of))
 
-    if value.op is Ops.EXP2:
-        y = argument_of_exponential(value.src[0])
-        if y is None or y.op is not Ops.SUB or loop in y.src[1].ranges or uses_reduces(y.src[0]):
+    weight, is_masked = value, False
+    factor: UOp | None = None
+    while weight.op is not Ops.EXP2:
+        if weight.op is Ops.CAST and weight.src[0].dtype.is_float and weight.dtype.is_float:
+            weight = weight.src[0]
+        elif weight.op is Ops.WHERE and weight.src[2].is_zero and not uses_reduces(weight.src[0]):
+            weight, is_masked = weight.src[1], True
+        elif weight.op is Ops.MUL:
+            sides = (weight.src, weight.src[::-1])
+            found = next((s for s in sides if loop in s[0].ranges and uses_reduces(s[0])), None)
+            if found is None:
+                return None
+            weights, other = found
+            if uses_reduces(other):
+                if loop in other.ranges:
+                    return None
+                factor = other if factor is None else other * factor
+                value = value.substitute({weight: weights})
+            weight = weights
+        else:
             return None
-        x, shift = y.src
-        return WeightedSum(reduce, loop, value, None, value, x, shift, is_masked=False)
-    if value.op is Ops.CAST and value.src[0].dtype.is_float and value.dtype.is_float:
-        found = _weighted(value.src[0], reduce, made_of)
-        return None if found is None else replace(found, value=found.value.cast(value.dtype))
-    if value.op is Ops.WHERE and value.src[2].is_zero and not uses_reduces(value.src[0]):
-        found = _weighted(value.src[1], reduce, made_of)
-        return None if found is None else \
-            replace(found, value=value.src[0].where(found.value, value.src[2]), is_masked=True)
-    if value.op is not Ops.MUL:
+    y = argument_of_exponential(weight.src[0])
+    if y is None or y.op is not Ops.SUB or loop in y.src[1].ranges or uses_reduces(y.src[0]):
         return None
-    for place in (0, 1):
-        weights, other = value.src[place], value.src[1 - place]
-        if loop not in weights.ranges or not uses_reduces(weights):
-            continue
-        found = _weighted(weights, reduce, made_of)
-        if found is None:
-            return None
-        if not uses_reduces(other):
-            src = (found.value, other) if place == 0 else (other, found.value)
-            return replace(found, value=value.replace(src=src))
-        if loop in other.ranges:
-            return None
-        return replace(found, factor=other if found.factor is None else found.factor * other)
-    return None
+    x, shift = y.src
+    return WeightedSum(reduce, loop, value, factor, weight, x, shift, is_masked)
 
 
 def online_softmax(nest: UOp, loop: UOp, tile: int) -> UOp:

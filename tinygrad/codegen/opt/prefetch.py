@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tinygrad.codegen.contraction import contraction_of
-from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, steps_of
+from tinygrad.codegen.opt.access import MemoryAccess, accesses_of, memory_bytes, steps_of
 from tinygrad.codegen.opt.loops import writes_what_it_reads
 from tinygrad.codegen.ranges import closed_within, iterations, of_kind
 from tinygrad.graph.ops import Family, Ops, RangeKind
@@ -96,7 +96,7 @@ def prefetches(nest: UOp, machine: Machine) -> list[PrefetchHint]:
     if not reads:
         return []
     large = _larger(reads, machine.l2_bytes)
-    expensive = [n for n in nest.toposort() if n.op in Family.ELEMENTARY]
+    expensive = nest.nodes_of(*Family.ELEMENTARY)
     rows = _rows_read_again(nest, reads, machine.l2_bytes // 8)
     found = _for_next_tile(nest, large, machine.line_bytes) or \
         _for_next_row(nest, rows, expensive, machine.page_bytes)
@@ -130,7 +130,7 @@ def _reads(nest: UOp) -> list[MemoryAccess]:
 def _without_overlap(access: MemoryAccess) -> MemoryAccess:
     """The access with tiles that begin at multiples of their size, the last one too."""
     offset = access.node.offset
-    clipped = (n for n in offset.toposort() if n.op is Ops.WHERE and n.src[0].op is Ops.CMPLT
+    clipped = (n for n in offset.nodes_of(Ops.WHERE) if n.src[0].op is Ops.CMPLT
                and n.src[0].src[0].op is Ops.RANGE and n.src[2].op is Ops.CONST)
     steps, irregular = steps_of(offset.substitute({n: n.src[1] for n in clipped}))
     return replace(access, steps=steps, irregular=irregular)
@@ -231,7 +231,8 @@ def _along_loops(nest: UOp, reads: list[MemoryAccess], machine: Machine, expensi
     iterations read a short run each of large memory, far from the last; less where they go on in order."""
     found = []
     large, in_part = _larger(reads, machine.l2_bytes), _larger(reads, machine.l2_bytes // WEIGHTS_SHARE)
-    is_near = _memory_bytes(nest) <= LAST_CACHE_SHARE * machine.l3_bytes and not writes_what_it_reads(nest)
+    is_near = memory_bytes(nest.nodes_of(Ops.PARAM)) <= LAST_CACHE_SHARE * machine.l3_bytes \
+        and not writes_what_it_reads(nest)
     for node in nest.nodes_of(Ops.REDUCE, Ops.STORE):
         loops = _serial(node.closed_ranges)
         if not loops:
@@ -299,11 +300,6 @@ def _tiles_that_read(nest: UOp, stage: UOp) -> int:
     along = stage.ranges.union(*(n.ranges for n in nest.toposort() if stage in n.src))
     return max(iterations(r for r in _serial(store.closed_ranges) if r not in along)
                for store in nest.src if stage in store.toposort())
-
-
-def _memory_bytes(nest: UOp) -> int:
-    """Bytes of all memory that a nest reads and writes."""
-    return sum(int(n.arg[1]) * n.dtype.itemsize for n in nest.nodes_of(Ops.PARAM))
 
 
 def _larger(reads: list[MemoryAccess], nbytes: float) -> list[MemoryAccess]:

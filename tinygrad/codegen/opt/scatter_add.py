@@ -52,7 +52,7 @@ from tinygrad.graph.symbolic import TRUE, conjuncts
 from tinygrad.graph.uop import UOp
 
 
-def scatter_add(nest: UOp, loop: UOp, lanes: int, dump_slots: int = 0) -> UOp:
+def scatter_add(nest: UOp, loop: UOp, lanes: int, dump_slots: int) -> UOp:
     """The nest with its segment sums over iterations of `loop` in memory, added up `lanes` items at once
     where there are loops inside. What is in no segment is added to dump slots, so many beyond the end in
     turn, which nobody reads: a branch that nobody can foresee costs more. It is left out where `dump_slots`

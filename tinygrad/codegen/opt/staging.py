@@ -56,7 +56,7 @@ class SharedTile:
     """items of a row as a matrix unit reads it here (`matrix_units.SWIZZLED_ROW`); columns of such rows lie
     one after another"""
 
-    def swizzled(self, counters: Sequence[UOp], extents: Sequence[int], back: bool = False) -> UOp:
+    def swizzled(self, counters: Sequence[UOp], extents: Sequence[int], back: bool) -> UOp:
         """Where the last counter's item is in its row; `back`, which item is there."""
         last = counters[-1]
         if not self.shift:
