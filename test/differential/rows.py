@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from . import elementwise, indexing, losses, movement, networks, reductions
+from . import elementwise, indexing, losses, movement, networks, pytorch_names, reductions
 
-ROWS = [*elementwise.ROWS, *movement.ROWS, *reductions.ROWS, *indexing.ROWS, *networks.ROWS, *losses.ROWS]
+ROWS = [*elementwise.ROWS, *movement.ROWS, *reductions.ROWS, *indexing.ROWS, *networks.ROWS, *losses.ROWS,
+        *pytorch_names.ROWS]

@@ -33,6 +33,7 @@ from tinygrad.functional import (
     nn,
     placement,
     pooling,
+    pytorch_names,
     random,
     rearrange,
     reduce,
@@ -354,6 +355,112 @@ class Methods:
     sparse_categorical_crossentropy = memoised(losses.sparse_categorical_crossentropy)
     nll_loss = memoised(losses.nll_loss)
 
+    # PyTorch's names: item by item
+    addcmul = _of_tensors(pytorch_names.addcmul)
+    addcdiv = _of_tensors(pytorch_names.addcdiv)
+    atan2 = _of_tensors(pytorch_names.atan2)
+    clamp_min = pytorch_names.clamp_min
+    clamp_max = pytorch_names.clamp_max
+    nan_to_num = pytorch_names.nan_to_num
+    logit = pytorch_names.logit
+    xlogy = pytorch_names.xlogy
+    hypot = _of_tensors(pytorch_names.hypot)
+    deg2rad = pytorch_names.deg2rad
+    rad2deg = pytorch_names.rad2deg
+    frac = pytorch_names.frac
+    sinc = pytorch_names.sinc
+    heaviside = _of_tensors(pytorch_names.heaviside)
+    signbit = pytorch_names.signbit
+    isposinf = pytorch_names.isposinf
+    isneginf = pytorch_names.isneginf
+    fmax = _of_tensors(pytorch_names.fmax)
+    fmin = _of_tensors(pytorch_names.fmin)
+    logical_and = _of_tensors(pytorch_names.logical_and)
+    logical_or = _of_tensors(pytorch_names.logical_or)
+    logical_xor = _of_tensors(pytorch_names.logical_xor)
+    hardshrink = pytorch_names.hardshrink
+    prelu = _of_tensors(pytorch_names.prelu)
+    arctan2 = atan2
+    absolute = abs
+    negative = neg
+    multiply = mul
+    subtract = sub
+    divide = div
+    true_divide = div
+    floor_divide = floordiv
+    remainder = mod
+    fix = trunc
+    less = lt
+    less_equal = le
+    greater = gt
+    greater_equal = ge
+    not_equal = ne
+    arcsin = asin
+    arccos = acos
+    arctan = atan
+    # PyTorch's names: along axes
+    amax = pytorch_names.amax
+    amin = pytorch_names.amin
+    norm = pytorch_names.norm
+    dist = _of_tensors(pytorch_names.dist)
+    count_nonzero = pytorch_names.count_nonzero
+    nansum = pytorch_names.nansum
+    nanmean = pytorch_names.nanmean
+    median = pytorch_names.median
+    diff = pytorch_names.diff
+    trace = pytorch_names.trace
+    # PyTorch's names: products
+    mm = _of_tensors(pytorch_names.mm)
+    bmm = _of_tensors(pytorch_names.bmm)
+    mv = _of_tensors(pytorch_names.mv)
+    addmm = _of_tensors(pytorch_names.addmm)
+    baddbmm = _of_tensors(pytorch_names.baddbmm)
+    outer = _of_tensors(pytorch_names.outer)
+    inner = _of_tensors(pytorch_names.inner)
+    kron = _of_tensors(pytorch_names.kron)
+    cross = _of_tensors(pytorch_names.cross)
+    # PyTorch's names: positions
+    select = pytorch_names.select
+    narrow = pytorch_names.narrow
+    unbind = pytorch_names.unbind
+    index_select = _of_tensors(pytorch_names.index_select)
+    index_add = _of_tensors(pytorch_names.index_add)
+    index_copy = _of_tensors(pytorch_names.index_copy)
+    index_fill = _of_tensors(pytorch_names.index_fill)
+    scatter_add = _of_tensors(pytorch_names.scatter_add)
+    take = _of_tensors(pytorch_names.take)
+    take_along_dim = _of_tensors(pytorch_names.take_along_dim)
+    bincount = pytorch_names.bincount
+    argwhere = nonzero
+    # PyTorch's names: movement
+    expand_as = _of_tensors(pytorch_names.expand_as)
+    reshape_as = _of_tensors(pytorch_names.reshape_as)
+    tile = pytorch_names.tile
+    movedim = pytorch_names.movedim
+    t = pytorch_names.t
+    mT = property(pytorch_names.mT)
+    fliplr = pytorch_names.fliplr
+    flipud = pytorch_names.flipud
+    rot90 = pytorch_names.rot90
+    diag_embed = pytorch_names.diag_embed
+    view_as = reshape_as
+    broadcast_to = expand
+    moveaxis = movedim
+    swapaxes = transpose
+    swapdims = transpose
+    ravel = flatten
+    nelement = numel
+    # PyTorch's names: new tensors
+    new_full = pytorch_names.new_full
+    new_zeros = pytorch_names.new_zeros
+    new_ones = pytorch_names.new_ones
+    new_tensor = pytorch_names.new_tensor
+    bernoulli = pytorch_names.bernoulli
+    type_as = _of_tensors(pytorch_names.type_as)
+    byte = pytorch_names.byte
+    char = pytorch_names.char
+    cpu = pytorch_names.cpu
+    equal = _of_tensors(pytorch_names.equal)
     # devices
     to = placement.to
     to_ = placement.to_

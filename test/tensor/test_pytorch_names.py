@@ -1,0 +1,80 @@
+"""What `test/differential/pytorch_names.py` cannot say of PyTorch's names: views, errors, random numbers."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, dtypes
+
+
+@pytest.mark.parametrize("part, expected", [
+    (lambda x: x.select(1, -1), [[0, 1, 9], [3, 4, 9]]),
+    (lambda x: x.narrow(0, -1, 1), [[0, 1, 2], [9, 9, 9]]),
+    (lambda x: x.unbind()[0], [[9, 9, 9], [3, 4, 5]]),
+    (lambda x: x.movedim(0, -1)[0], [[9, 1, 2], [9, 4, 5]]),
+    (lambda x: x.mT[1], [[0, 9, 2], [3, 9, 5]]),
+])
+def test_parts_are_views(part: Callable[[Tensor], Tensor], expected: list[list[int]]) -> None:
+    x = Tensor(np.arange(6).reshape(2, 3)).contiguous().realize()
+    part(x)[...] = 9
+    assert x.tolist() == expected
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda x: x.mm(Tensor.ones(3)), r"mm takes tensors of 2 and 2 axes, got shapes \(2, 3\) and \(3,\)"),
+    (lambda x: x.bmm(x), "bmm takes tensors of 3 and 3 axes"),
+    (lambda x: x.narrow(1, 2, 2), "narrow: 2 items from 2 on of an axis of 3"),
+    (lambda x: x.narrow(1, 0, -1), "narrow: -1 items from 0 on of an axis of 3"),
+    (lambda x: x.outer(x), r"outer takes two vectors, got shapes \(2, 3\)"),
+    (lambda x: x.unsqueeze(0).t(), r"t takes a matrix, got shape \(1, 2, 3\)"),
+    (lambda x: x.T.cross(x.T, 1), "cross takes vectors of 3 items"),
+    (lambda x: x[0].trace(), "trace takes a matrix"),
+    (lambda x: x.norm("nuc"), "norm: p is a number or"),
+    (lambda x: x.movedim((0, 0), (0, 1)), "movedim: axes"),
+    (lambda x: x.rot90(1, (0, 0)), "rot90 takes two axes"),
+    (lambda x: x.bincount(), "bincount takes integers in one row"),
+    (lambda x: Tensor([1, -1]).bincount(), "bincount: numbers are from 0 on"),
+    (lambda x: x.index_add(0, Tensor([[0, 1]]), x), "index_add: positions are one row"),
+])
+def test_what_cannot_be_is_said(call: Callable[[Tensor], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(Tensor.ones(2, 3))
+
+
+def test_an_operand_that_is_no_tensor_is_named() -> None:
+    with pytest.raises(TypeError, match="mm takes a tensor as mat2, got a list"):
+        Tensor.ones(2, 3).mm([[1.0], [2.0], [3.0]])  # type: ignore[arg-type]
+
+
+def test_equal_compares_shapes_and_items() -> None:
+    x = Tensor([[1, 2], [3, 4]])
+    assert x.equal(x + 0) and not x.equal(x + 1) and not x.equal(x[:1]) and not x.equal(x.flatten())
+    assert Tensor.zeros(0, 3).equal(Tensor.zeros(0, 3)) and not Tensor([float("nan")]).equal(Tensor([1.0]))
+
+
+def test_numbers_of_items_and_places() -> None:
+    x = Tensor.ones(2, 3, dtype=dtypes.float64)
+    assert x.nelement() == 6 and x.cpu().device == "CPU" and x.new_zeros(2).dtype is dtypes.float64
+    assert x.new_full((2,), 3, dtype="int8").tolist() == [3, 3]
+
+
+def test_bernoulli_draws_ones_as_often_as_is_said() -> None:
+    Tensor.manual_seed(5)
+    chances = Tensor([0.0, 0.25, 1.0]).unsqueeze(1).expand(3, 20_000)
+    drawn = chances.bernoulli()
+    assert drawn.dtype is dtypes.float32 and set(drawn.flatten().unique().tolist()) == {0.0, 1.0}
+    shares = drawn.mean(1).tolist()
+    assert shares[0] == 0 and shares[2] == 1 and abs(shares[1] - 0.25) < 5 * (0.25 * 0.75 / 20_000) ** 0.5
+
+
+def test_median_of_rows_that_have_nan_is_the_first_of_these() -> None:
+    values, places = Tensor([[3.0, float("nan"), 1.0, float("nan")], [4.0, 2.0, 3.0, 1.0]]).median(1)
+    assert np.isnan(values.numpy()[0]) and values.numpy()[1] == 2 and places.tolist() == [1, 1]
+
+
+def test_a_norm_of_zeros_has_a_gradient_of_zeros() -> None:
+    x = Tensor.zeros(2, 3).contiguous().realize()
+    x.norm(dim=1).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [[0.0] * 3] * 2
