@@ -50,6 +50,7 @@ FAMILIES = (
     Family("indexing", "Indexing", ("functional.indexing", "functional.selecting")),
     Family("linalg", "Linear algebra", ("functional.linalg", "functional.decompositions",
                                         "functional.equations")),
+    Family("pytorch_names", "More of PyTorch's names", ("functional.pytorch_names",)),
     Family("networks", "Convolution, pooling, normalisation, attention",
            ("functional.convolution", "functional.pooling", "functional.nn")),
     Family("losses", "Losses", ("functional.losses",)),

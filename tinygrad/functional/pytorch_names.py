@@ -39,8 +39,8 @@ def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: float = 1) ->
 def atan2(self: Tensor, other: Tensor) -> Tensor:
     """The angle of the point (other, self) from the first axis, from -pi to pi; zeros have signs, as in C.
 
-    >>> Tensor([1.0, -1.0]).atan2(Tensor([0.0, -1.0])).numpy().round(3).tolist()
-    [1.571, -2.356]
+    >>> Tensor([1.0, -1.0]).atan2(Tensor([0.0, -1.0])).rad2deg().round().tolist()
+    [90.0, -135.0]
     """
     is_steep = self.abs() > other.abs()
     over, under = is_steep.where(other, self), is_steep.where(self, other)
