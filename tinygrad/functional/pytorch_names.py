@@ -15,6 +15,7 @@ from tinygrad.dtype import DTypeLike, dtypes
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import as_tensor
 from tinygrad.functional.movement import axis_of, integers
+from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.helpers import prod
 
 if TYPE_CHECKING:
@@ -339,13 +340,12 @@ def kron(self: Tensor, other: Tensor) -> Tensor:
 
 def cross(self: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross product along an axis of 3 items: the first of that size unless given."""
-    shape = (self + other).shape if dim is None else self.shape
-    axis = next((i for i, size in enumerate(shape) if size == 3), 0) if dim is None else \
-        axis_of("cross", self, dim)
-    if not shape or shape[axis] != 3:
+    shape = broadcast_shape("cross", self.shape, other.shape)
+    a, b = self.expand(*shape), other.expand(*shape)
+    axis = axis_of("cross", a, dim) if dim is not None else shape.index(3) if 3 in shape else None
+    if axis is None or shape[axis] != 3:
         raise ValueError(f"cross takes vectors of 3 items along an axis, got shapes {self.shape} and "
                          f"{other.shape}")
-    a, b = self.expand(*shape), other.expand(*shape)
     return a.roll(-1, axis) * b.roll(-2, axis) - a.roll(-2, axis) * b.roll(-1, axis)
 
 
@@ -419,8 +419,8 @@ def take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Ten
     if dim is None:
         return self.flatten().gather(0, indices.flatten())
     axis = axis_of("take_along_dim", self, dim)
-    shapes = [tuple(1 if i == axis else n for i, n in enumerate(x.shape)) for x in (self, indices)]
-    shape = [max(sizes) if min(sizes) else 0 for sizes in zip(*shapes, strict=True)]
+    shapes = (tuple(1 if i == axis else n for i, n in enumerate(x.shape)) for x in (self, indices))
+    shape = broadcast_shape("take_along_dim", *shapes)
     x, places = (t.expand([t.shape[axis] if i == axis else n for i, n in enumerate(shape)])
                  for t in (self, indices))
     return x.gather(axis, places)
