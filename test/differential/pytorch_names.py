@@ -113,6 +113,8 @@ ALONG_AXES = [
       for p in (1, 2, 3, 0.5, math.inf, -math.inf)),
     one("norm", label="of all", ulps=8), one("norm", 0, 1, label="0 of rows", gradient=False),
     one("norm", 2, 1, True, label="of zeros", values=below(1), smooth=False),
+    *(one("norm", p, 0, label=f"{p} of columns with zeros", ulps=8, values=below(3), smooth=False)
+      for p in (0.5, 1.5, 2, 3)),
     one("dist", cases=PAIRS[1:2], ulps=8),
     one("count_nonzero", 1, kinds=BOTH, result=position, values=below(3), gradient=False),
     one("nansum", 0, cases=(*ONES, NANS), ulps=8), one("nanmean", 0, cases=(NANS,), ulps=8),

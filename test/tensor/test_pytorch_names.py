@@ -37,6 +37,12 @@ def test_parts_are_views(part: Callable[[Tensor], Tensor], expected: list[list[i
     (lambda x: x.bincount(), "bincount takes integers in one row"),
     (lambda x: Tensor([1, -1]).bincount(), "bincount: numbers are from 0 on"),
     (lambda x: x.index_add(0, Tensor([[0, 1]]), x), "index_add: positions are one row"),
+    (lambda x: x.index_add(0, Tensor([1]), x), r"index_add: 1 positions of axis 0 of shape \(2, 3\) take a "
+                                               r"source of shape \(1, 3\), got \(2, 3\)"),
+    (lambda x: x.index_copy(1, Tensor([0, 1]), x), "index_copy: 2 positions of axis 1"),
+    (lambda x: x[:0].median(0), r"median: axis 0 of shape \(0, 3\) has no items"),
+    (lambda x: Tensor(1.0).median(0), "median: axis 0 of shape"),
+    (lambda x: Tensor(1.0).diag_embed(), "diag_embed takes tensors with an axis"),
 ])
 def test_what_cannot_be_is_said(call: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -78,3 +84,25 @@ def test_a_norm_of_zeros_has_a_gradient_of_zeros() -> None:
     x = Tensor.zeros(2, 3).contiguous().realize()
     x.norm(dim=1).sum().backward()
     assert x.grad is not None and x.grad.tolist() == [[0.0] * 3] * 2
+
+
+def test_the_median_of_nothing_is_nan() -> None:
+    assert np.isnan(Tensor([]).median().item())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_norms_of_half_types_are_computed_wider(dtype: str) -> None:
+    x = Tensor([[300.0, 400.0]], dtype=dtype)
+    assert x.norm().item() == 500 and x.norm().dtype is x.dtype
+    assert np.allclose(x.normalize().numpy(), [[0.6, 0.8]], atol=2**-8)
+
+
+def test_a_factor_of_zero_keeps_nothing_of_what_is_added_to() -> None:
+    nothing = Tensor([float("nan")])
+    assert nothing.addmm(Tensor.ones(1, 2), Tensor.ones(2, 1), beta=0).tolist() == [[2.0]]
+
+
+def test_an_axis_is_called_axis_or_dim() -> None:
+    x = Tensor([[3.0, 4.0], [6.0, 8.0]])
+    for along in ({"axis": 1}, {"dim": 1}):
+        assert x.norm(**along).tolist() == [5.0, 10.0] and x.amax(**along).tolist() == [4.0, 8.0]

@@ -83,6 +83,7 @@ def _also_named(**names: str) -> Callable[[Function], Function]:
 
 
 _along = _also_named(dim="axis")
+_along_dim = _also_named(axis="dim")
 
 
 def _of_tensors(function: Callable[P, R]) -> Callable[P, R]:
@@ -356,30 +357,30 @@ class Methods:
     nll_loss = memoised(losses.nll_loss)
 
     # PyTorch's names: item by item
-    addcmul = _of_tensors(pytorch_names.addcmul)
-    addcdiv = _of_tensors(pytorch_names.addcdiv)
-    atan2 = _of_tensors(pytorch_names.atan2)
+    addcmul = memoised(pytorch_names.addcmul)
+    addcdiv = memoised(pytorch_names.addcdiv)
+    atan2 = memoised(pytorch_names.atan2)
     clamp_min = pytorch_names.clamp_min
     clamp_max = pytorch_names.clamp_max
-    nan_to_num = pytorch_names.nan_to_num
-    logit = pytorch_names.logit
-    xlogy = pytorch_names.xlogy
-    hypot = _of_tensors(pytorch_names.hypot)
+    nan_to_num = memoised(pytorch_names.nan_to_num)
+    logit = memoised(pytorch_names.logit)
+    xlogy = memoised(pytorch_names.xlogy)
+    hypot = memoised(pytorch_names.hypot)
     deg2rad = pytorch_names.deg2rad
     rad2deg = pytorch_names.rad2deg
     frac = pytorch_names.frac
-    sinc = pytorch_names.sinc
-    heaviside = _of_tensors(pytorch_names.heaviside)
-    signbit = pytorch_names.signbit
+    sinc = memoised(pytorch_names.sinc)
+    heaviside = memoised(pytorch_names.heaviside)
+    signbit = memoised(pytorch_names.signbit)
     isposinf = pytorch_names.isposinf
     isneginf = pytorch_names.isneginf
-    fmax = _of_tensors(pytorch_names.fmax)
-    fmin = _of_tensors(pytorch_names.fmin)
+    fmax = memoised(pytorch_names.fmax)
+    fmin = memoised(pytorch_names.fmin)
     logical_and = _of_tensors(pytorch_names.logical_and)
     logical_or = _of_tensors(pytorch_names.logical_or)
     logical_xor = _of_tensors(pytorch_names.logical_xor)
-    hardshrink = pytorch_names.hardshrink
-    prelu = _of_tensors(pytorch_names.prelu)
+    hardshrink = memoised(pytorch_names.hardshrink)
+    prelu = memoised(pytorch_names.prelu)
     arctan2 = atan2
     absolute = abs
     negative = neg
@@ -399,15 +400,15 @@ class Methods:
     arccos = acos
     arctan = atan
     # PyTorch's names: along axes
-    amax = pytorch_names.amax
-    amin = pytorch_names.amin
-    norm = pytorch_names.norm
-    dist = _of_tensors(pytorch_names.dist)
-    count_nonzero = pytorch_names.count_nonzero
-    nansum = pytorch_names.nansum
-    nanmean = pytorch_names.nanmean
-    median = pytorch_names.median
-    diff = pytorch_names.diff
+    amax = _along_dim(memoised(pytorch_names.amax))
+    amin = _along_dim(memoised(pytorch_names.amin))
+    norm = _along_dim(memoised(pytorch_names.norm))
+    dist = memoised(pytorch_names.dist)
+    count_nonzero = _along_dim(memoised(pytorch_names.count_nonzero))
+    nansum = _along_dim(memoised(pytorch_names.nansum))
+    nanmean = _along_dim(memoised(pytorch_names.nanmean))
+    median = _along_dim(memoised(pytorch_names.median))
+    diff = _along_dim(memoised(pytorch_names.diff))
     trace = pytorch_names.trace
     # PyTorch's names: products
     mm = _of_tensors(pytorch_names.mm)
@@ -415,21 +416,21 @@ class Methods:
     mv = _of_tensors(pytorch_names.mv)
     addmm = _of_tensors(pytorch_names.addmm)
     baddbmm = _of_tensors(pytorch_names.baddbmm)
-    outer = _of_tensors(pytorch_names.outer)
-    inner = _of_tensors(pytorch_names.inner)
-    kron = _of_tensors(pytorch_names.kron)
-    cross = _of_tensors(pytorch_names.cross)
+    outer = memoised(pytorch_names.outer)
+    inner = memoised(pytorch_names.inner)
+    kron = memoised(pytorch_names.kron)
+    cross = memoised(pytorch_names.cross)
     # PyTorch's names: positions
     select = pytorch_names.select
     narrow = pytorch_names.narrow
     unbind = pytorch_names.unbind
     index_select = _of_tensors(pytorch_names.index_select)
-    index_add = _of_tensors(pytorch_names.index_add)
-    index_copy = _of_tensors(pytorch_names.index_copy)
-    index_fill = _of_tensors(pytorch_names.index_fill)
+    index_add = memoised(pytorch_names.index_add)
+    index_copy = memoised(pytorch_names.index_copy)
+    index_fill = memoised(pytorch_names.index_fill)
     scatter_add = _of_tensors(pytorch_names.scatter_add)
     take = _of_tensors(pytorch_names.take)
-    take_along_dim = _of_tensors(pytorch_names.take_along_dim)
+    take_along_dim = memoised(pytorch_names.take_along_dim)
     bincount = pytorch_names.bincount
     argwhere = nonzero
     # PyTorch's names: movement
@@ -442,7 +443,7 @@ class Methods:
     fliplr = pytorch_names.fliplr
     flipud = pytorch_names.flipud
     rot90 = pytorch_names.rot90
-    diag_embed = pytorch_names.diag_embed
+    diag_embed = memoised(pytorch_names.diag_embed)
     view_as = reshape_as
     broadcast_to = expand
     moveaxis = movedim

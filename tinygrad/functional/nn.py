@@ -76,26 +76,7 @@ def normalize(self: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) ->
     >>> Tensor([[0.0, 4.0]]).normalize().tolist()
     [[0.0, 1.0]]
     """
-    if p == 0:
-        norm = (self != 0).sum(dim, keepdim=True).cast(self.dtype)
-    elif p == math.inf:
-        norm = self.abs().max(dim, keepdim=True)
-    elif p == -math.inf:
-        norm = self.abs().min(dim, keepdim=True)
-    elif p == 1:
-        norm = self.abs().sum(dim, keepdim=True)
-    elif p == 2:
-        norm = _power(self.square().sum(dim, keepdim=True), 0.5)
-    else:
-        norm = _power(_power(self.abs(), p).sum(dim, keepdim=True), 1 / p)
-    return self / norm.maximum(eps)
-
-
-def _power(x: Tensor, exponent: float) -> Tensor:
-    """A power of numbers that are not negative, with gradient 0 at 0."""
-    is_zero = x == 0
-    positive = is_zero.where(1, x)
-    return is_zero.where(0 if exponent > 0 else math.inf, positive.pow(exponent))
+    return self / self.norm(p, dim, keepdim=True).maximum(eps)
 
 
 def dropout(self: Tensor, p: float = 0.5) -> Tensor:

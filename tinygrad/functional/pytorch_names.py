@@ -197,7 +197,8 @@ def amin(self: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
 
 def norm(self: Tensor, p: float | str = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """The vector norm over some axes, or all: (sum of abs(x) ** p) ** (1 / p), of which infinity is the
-    largest size, and 0 how many there are. "fro" is 2. Its gradient where all are 0 is 0.
+    largest size, -infinity the smallest, and 0 how many are not 0. "fro" is 2. Its gradient where it is 0 is
+    0. Half types are computed in float32, integers as the default float.
 
     >>> Tensor([[3.0, 4.0], [0.0, 0.0]]).norm(dim=1).tolist()
     [5.0, 0.0]
@@ -205,17 +206,26 @@ def norm(self: Tensor, p: float | str = 2, dim: Axes = None, keepdim: bool = Fal
     p = 2 if p == "fro" else p
     if not isinstance(p, (int, float)):
         raise ValueError(f"norm: p is a number or \"fro\", not {p!r}")
-    sizes = self.abs()
+    wide = self if self.dtype.is_float and self.dtype.itemsize >= 4 else self.cast(dtypes.float32)
+    return _norm(wide, p, dim, keepdim).cast(self.dtype if self.dtype.is_float else dtypes.default_float)
+
+
+def _norm(x: Tensor, p: float, dim: Axes, keepdim: bool) -> Tensor:
+    if p == 0:
+        return (x != 0).cast(x.dtype).sum(dim, keepdim)
+    if p == 2:
+        return _power(x.square().sum(dim, keepdim), 0.5)
+    sizes = x.abs()
     if abs(p) == math.inf:
         return sizes.max(dim, keepdim) if p > 0 else sizes.min(dim, keepdim)
-    if p == 0:
-        return (self != 0).cast(self.dtype).sum(dim, keepdim)
-    if p == 1:
-        return sizes.sum(dim, keepdim)
-    total = (self.square() if p == 2 else sizes ** p).sum(dim, keepdim)
-    is_zero = total == 0
-    some = is_zero.where(1, total)
-    return is_zero.where(0, some.sqrt() if p == 2 else some ** (1 / p))
+    return sizes.sum(dim, keepdim) if p == 1 else _power(_power(sizes, p).sum(dim, keepdim), 1 / p)
+
+
+def _power(x: Tensor, exponent: float) -> Tensor:
+    """A power of numbers that are not negative, with gradient 0 at 0."""
+    is_zero = x == 0
+    positive = is_zero.where(1, x)
+    return is_zero.where(0 if exponent > 0 else math.inf, positive.pow(exponent))
 
 
 def dist(self: Tensor, other: Tensor, p: float = 2) -> Tensor:
@@ -246,11 +256,15 @@ def median(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     1.0
     """
     if dim is None:
-        return median(self.flatten(), 0)[0]
+        whole = self.flatten()
+        return median(whole, 0)[0] if whole.numel() or not self.dtype.is_float else whole.sum() * math.nan
     axis = axis_of("median", self, dim)
+    if not self.ndim or not self.shape[axis]:
+        raise ValueError(f"median: axis {dim} of shape {self.shape} has no items")
     values, places = self.sort(axis)
-    at = (values.shape[axis] - 1) // 2 + 0 * (nans := values.isnan().sum(axis, keepdim=True))
-    at = (nans > 0).where(values.shape[axis] - nans, at)  # the first NaN, which are sorted last
+    nans = values.isnan().sum(axis, keepdim=True)
+    middle, first_nan = (values.shape[axis] - 1) // 2, values.shape[axis] - nans  # NaN is sorted last
+    at = (nans > 0).where(first_nan, middle)
     found = values.gather(axis, at), places.gather(axis, at)
     return found if keepdim else tuple(x.squeeze(axis) for x in found)
 
@@ -299,13 +313,18 @@ def mv(self: Tensor, vec: Tensor) -> Tensor:
 
 
 def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta * self + alpha * mat1 @ mat2."""
-    return _scaled(self, beta) + _scaled(mm(mat1, mat2), alpha)
+    """beta * self + alpha * mat1 @ mat2; with beta 0, whatever self has."""
+    return _added(self, mm(mat1, mat2), beta, alpha)
 
 
 def baddbmm(self: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta * self + alpha * batch1 @ batch2, of each of a batch."""
-    return _scaled(self, beta) + _scaled(bmm(batch1, batch2), alpha)
+    """As `addmm`, of each of a batch."""
+    return _added(self, bmm(batch1, batch2), beta, alpha)
+
+
+def _added(x: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    found = _scaled(product, alpha)
+    return _scaled(x, beta) + found if beta else found
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
@@ -377,24 +396,28 @@ def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
     return self[(slice(None),) * axis_of("index_select", self, dim) + (index,)]
 
 
-def _along(name: str, x: Tensor, dim: int, index: Tensor) -> tuple[int, Tensor]:
-    """The axis, and positions of it, (n,), for every item of the others."""
+def _along(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor | None = None) -> tuple[int, Tensor]:
+    """The axis, and positions of it, (n,), for every item of the others; those of a source, if there is."""
     axis = axis_of(name, x, dim)
     if index.ndim > 1:
         raise ValueError(f"{name}: positions are one row, got shape {index.shape}")
     row = index.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
-    return axis, row.expand([row.shape[axis] if i == axis else n for i, n in enumerate(x.shape)])
+    shape = tuple(row.shape[axis] if i == axis else n for i, n in enumerate(x.shape))
+    if source is not None and source.shape != shape:
+        raise ValueError(f"{name}: {row.shape[axis]} positions of axis {dim} of shape {x.shape} take a "
+                         f"source of shape {shape}, got {source.shape}")
+    return axis, row.expand(shape)
 
 
 def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1) -> Tensor:
     """alpha * source added at positions `index`, (n,), of an axis: to what comes several times, each."""
-    axis, places = _along("index_add", self, dim, index)
+    axis, places = _along("index_add", self, dim, index, source)
     return self.scatter_reduce(axis, places, _scaled(source, alpha), "sum")
 
 
 def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`source` in place of the items at positions `index`, (n,), of an axis."""
-    axis, places = _along("index_copy", self, dim, index)
+    axis, places = _along("index_copy", self, dim, index, source)
     return self.scatter(axis, places, source)
 
 
@@ -511,6 +534,8 @@ def rot90(self: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
 def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """Matrices with the last axis as their diagonal `offset`, at axes `dim1` and `dim2`, and zeros."""
     before, after = max(-offset, 0), max(offset, 0)
+    if not self.ndim:
+        raise ValueError("diag_embed takes tensors with an axis, got shape ()")
     size = self.shape[-1]
     items = type(self).eye(size, dtype=dtypes.bool, device=self.device).where(self.unsqueeze(-1), 0)
     padded = items.pad(((0, 0),) * (self.ndim - 1) + ((before, after), (after, before)))

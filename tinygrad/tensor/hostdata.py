@@ -50,7 +50,8 @@ def _array_of_list(data: Sequence[Any], dtype: DType | None) -> np.ndarray[Any, 
     flat = [item.item() if hasattr(item, "item") else item for item in flat]
     wanted = dtypes.from_py(flat) if dtype is None else dtype
     if wanted.is_int and flat:
-        wanted.checked(min(flat)), wanted.checked(max(flat))
+        for end in (min(flat), max(flat)):
+            wanted.checked(end)
     # by way of the numbers' own type: NumPy refuses negative ones in unsigned types
     with np.errstate(over="ignore"):
         array = np.array(flat, wanted.numpy if wanted.is_float or not flat else None)

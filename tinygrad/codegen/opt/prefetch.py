@@ -47,7 +47,8 @@ JUMPS_AHEAD, FILL_AHEAD, STREAM_AHEAD = 32 << 10, 4 << 10, 2 << 10
 WEIGHTS_AHEAD = 8 << 10
 """The same of weights that are read once, in order (a row times 28 MB of int8 on two cores of Zen 4, by one
 and by two threads: 2.38 and 1.31 ms without hints, 1.85 and 1.11 with 2 KB, 1.45 and 1.03 with 4, 1.37 and
-0.95 with 8, no less with 16)."""
+0.95 with 8, no less with 16), by one row or a few (4 rows through 4096 x 4096 weights along the sum: 2.25 ms
+with 2 KB, 2.03 with 8)."""
 LAST_CACHE_SHARE = 2 / 3
 """Of the last cache: what a kernel reads of memory that is no larger is taken to be there, written by the
 kernel before, unless it is a product, which reads weights, or writes what it reads, as optimizers do. A core
