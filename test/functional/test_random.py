@@ -14,6 +14,7 @@ from tinygrad import Device, Tensor, TinyJit
 from tinygrad.dtype import dtypes
 from tinygrad.functional import random
 from tinygrad.functional.transforms import vmap
+from tinygrad.graph.ops import Ops
 from tinygrad.tensor import generator
 
 Array = np.ndarray[Any, Any]
@@ -51,6 +52,13 @@ def test_threefry_gives_the_published_vectors() -> None:
     np.testing.assert_array_equal(y.numpy(), known[:, 5])
     assert reference_threefry(0x03707344 << 32 | 0x13198A2E, 0x85A308D3 << 32 | 0x243F6A88) \
         == (0xC4923A9C, 0x483DF7A0)
+
+
+@pytest.mark.parametrize("draw", [Tensor.rand, Tensor.randn, Tensor.randint])
+def test_a_draw_is_few_nodes(draw: Callable[[int], Tensor]) -> None:
+    nodes = list(draw(1000).uop.toposort())
+    assert len(nodes) <= 80  # the rounds of the cipher alone were 110
+    assert sum(n.op is Ops.THREEFRY for n in nodes) == 2
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 64])

@@ -285,6 +285,7 @@ MEASURED = {
     "logarithms to base e as arithmetic": ("test_transcendental.py", {"log"}),
     FUNCTIONS: ("test_transcendental.py", {"exp2", "log2", "sin"}),
     f"{FUNCTIONS} without float64, {FUNCTIONS}": ("test_sine32.py", {"sin"}),
+    "random bits as arithmetic": ("test_random.py", {"threefry"}),
     "dot products of bytes": ("test_byte_dots.py", {"sum"}),
     "narrow floats in float32": ("differential/test_casts.py", {"arithmetic", "reduce", "cast"}),
     "floats as bits": ("test_renderer.py", {

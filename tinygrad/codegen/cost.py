@@ -17,6 +17,9 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import GlobalCounters
 
+OPERATIONS = {Ops.MULACC: 2, Ops.THREEFRY: 56}
+"""What an operation counts for, where that is not 1."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -62,7 +65,7 @@ def estimate(nest: UOp, plain: bool = False) -> Estimate:
         loops = running_in(node)
         if node.op is Ops.REDUCE or is_computed(node):
             counted = loops - carried - {scatter_loop.get(node)}
-            operations += iterations(counted) * (2 if node.op is Ops.MULACC else 1)
+            operations += iterations(counted) * OPERATIONS.get(node.op, 1)
         elif node.op in (Ops.LOAD, Ops.STORE) and node.memory.op is Ops.PARAM:
             memory = node.memory
             items = min(memory.arg[1], iterations(loops))

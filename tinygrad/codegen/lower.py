@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import pairwise, permutations
 from typing import Any
 
-from tinygrad.codegen.collapse import collapsed_reduce, folded, simplified
+from tinygrad.codegen.collapse import collapsed_reduce, folded
 from tinygrad.codegen.indexing import (
     ZERO,
     Access,
@@ -151,7 +151,7 @@ class _Lowering:
         sources = []
         for source in node.src:
             sources.append((yield source, access))
-        return simplified(node.op, node.dtype, *sources)
+        return folded(node.with_sources(tuple(sources)))
 
     def ranges_of(self, node: UOp, access: Access) -> tuple[UOp, ...]:
         """The loops of a REDUCE at `access`, shared with reduces alike."""

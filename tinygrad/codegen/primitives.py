@@ -1,8 +1,8 @@
 """The nest in operations that the device has.
 
 In: a nest with nothing left to expand. Out: the same values made of operations that the renderer can write:
-elementary functions as polynomials, conversions of floats that the device does not do itself as operations on
-their bits.
+elementary functions as polynomials, random bits as the rounds of a cipher, conversions of floats that the
+device does not do itself as operations on their bits.
 """
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import functools
 from tinygrad.codegen.numerics import numerics_for
 from tinygrad.codegen.outline import outlined
 from tinygrad.codegen.sine32 import elementary_functions_in_32_bits
+from tinygrad.codegen.threefry import random_bits
 from tinygrad.codegen.transcendental import elementary_functions, natural_logarithms
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
@@ -38,7 +39,7 @@ def to_device_primitives(nest: UOp, renderer: Renderer) -> UOp:
     stay as they are until then."""
     has_float64 = dtypes.float64 not in renderer.machine.missing
     functions = elementary_functions if has_float64 else elementary_functions_in_32_bits
-    tables = natural_logarithms + byte_dots, functions, numerics_for(renderer.native)
+    tables = natural_logarithms + byte_dots + random_bits, functions, numerics_for(renderer.native)
 
     def lowered(graph: UOp) -> UOp:
         return functools.reduce(rewrite, tables, graph)

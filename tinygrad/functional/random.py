@@ -25,6 +25,7 @@ from tinygrad.device import canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.graph_templates import MAX_TEMPLATES
+from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Devices, Placement
 from tinygrad.graph.template import GraphTemplate
 from tinygrad.graph.uop import UOp
@@ -41,9 +42,6 @@ from tinygrad.tensor.generator import (
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
-
-ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-KEY_PARITY = 0x1BD11BDA
 
 
 class _Examples(local):
@@ -81,15 +79,12 @@ def draws_for_each(number: Tensor, size: int) -> Iterator[None]:
 def threefry2x32(key: tuple[Tensor, Tensor], block: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """The block cipher: two uint32 words for a key of two uint32 words and a block number of two, low word
     first."""
-    keys = (*key, key[0] ^ key[1] ^ KEY_PARITY)
-    x, y = block[0] + keys[0], block[1] + keys[1]
-    for group in range(5):
-        for rotation in ROTATIONS[group % 2]:
-            x = x + y
-            y = ((y << rotation) | (y >> (32 - rotation))) ^ x
-        x = x + keys[(group + 1) % 3]
-        y = y + (keys[(group + 2) % 3] + (group + 1))
-    return x, y
+    from tinygrad.tensor import Tensor
+
+    words = tuple(t.uop for t in (*block, *key))
+    first, second = (Tensor(UOp.new(Ops.THREEFRY, dtypes.uint32, words, word), requires_grad=False)
+                     for word in (0, 1))
+    return first, second
 
 
 def _variable_words(variable: UOp, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -136,7 +131,7 @@ def _pairs(seed: UOp, start: UOp, shape: tuple[int, ...]) -> tuple[Tensor, Tenso
 
 @functools.lru_cache(maxsize=MAX_TEMPLATES)
 def _template(make: Callable[..., Tensor], *form: Any) -> GraphTemplate:
-    """The nodes of `make` for any seed and start: about 150."""
+    """The nodes of `make` for any seed and start."""
     leaves = UOp.variable("seed", 0, MAX_SEED), UOp.variable("start", 0, MAX_COUNTER)
     return GraphTemplate(make(*leaves, *form).uop, leaves)
 

@@ -3,7 +3,7 @@
 EXP2, LOG2 and SIN take their argument rounded. That of x log2(e) is off by up to half a unit of its last
 place, which the power makes |x| log2(e) / 2 units; 1 + x and x + pi/2 are no better. So the argument is
 written as no other code writes it, and `codegen/transcendental.py` computes the function of x itself. To
-every other reader of the graph (the reference interpreter, gradients) the form means what it says.
+every other reader of the graph (gradients) the form means what it says.
 """
 from __future__ import annotations
 

@@ -26,8 +26,9 @@ COSTLY: Final = 16
 numbers and whatever else is to be stored (CONTIGUOUS), exponentials, logarithms, sines."""
 PASSED_ON: Final = LEAF | WRITES | READS | COSTLY
 """What a node has because its sources have it, unless `FLAG_RULES` says otherwise."""
-COSTLY_OPS: Final = Family.ELEMENTARY | {Ops.CONTIGUOUS}
-"""Operations of which an item takes longer to compute than to read."""
+COSTLY_OPS: Final = Family.ELEMENTARY - {Ops.THREEFRY} | {Ops.CONTIGUOUS}
+"""Operations of which an item takes longer to compute than to read. Random bits do too, and are stored
+(CONTIGUOUS) unless somebody asked for a draw that is not."""
 
 
 class Argument:

@@ -62,6 +62,11 @@ class Ops(Enum):
     MULACC = auto()
     """a * b + c, rounded once"""
 
+    # elementwise, four sources
+    THREEFRY = auto()
+    """random bits: a word of what the block cipher threefry2x32 makes of a block number under a key, both two
+    words, low word first; arg: which word, 0 or 1"""
+
     DP4A = auto()
     """words a and b, and c: the sum of c and of four products, of the bytes of a, which have no sign, with
     those of b, which have one. Not in the tensor graph"""
@@ -187,7 +192,7 @@ class Family:
         Ops.ADD, Ops.SUB, Ops.MUL, Ops.FDIV, Ops.IDIV, Ops.MOD, Ops.MAX, Ops.LDEXP,
     }
     TERNARY = frozenset({Ops.WHERE, Ops.MULACC, Ops.DP4A})
-    ELEMENTWISE = UNARY | BINARY | TERNARY
+    ELEMENTWISE = UNARY | BINARY | TERNARY | {Ops.THREEFRY}
     VIEW = frozenset({Ops.RESHAPE, Ops.PERMUTE, Ops.EXPAND, Ops.SHRINK, Ops.STRIDE})
     """what shows items of its source and nothing else, so that it may share their memory"""
     MOVEMENT = VIEW | {Ops.PAD}
@@ -198,8 +203,8 @@ class Family:
     """what queues do, not kernels"""
     STORED = TRANSFER | {Ops.CONTIGUOUS, Ops.ASSIGN}
     """what has memory of its own once it is computed"""
-    ELEMENTARY = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN})
-    """functions that are series of a dozen operations and more"""
+    ELEMENTARY = frozenset({Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.THREEFRY})
+    """functions that are made of a dozen operations and more"""
     REDUCING = frozenset({Ops.ADD, Ops.MAX, Ops.MUL})
     ACCUMULATING = REDUCING | {Ops.MULACC}
     """what a REDUCE of the loop nest does"""

@@ -90,6 +90,7 @@ _TAKES: dict[Ops, tuple[str, Callable[[DType], bool]]] = {
     **dict.fromkeys(Family.FLOAT_ONLY, ("floats", lambda dtype: dtype.is_float)),
     **dict.fromkeys(Family.INT_ONLY, ("integers", lambda dtype: dtype.is_int)),
     **dict.fromkeys((Ops.AND, Ops.OR, Ops.XOR), ("integers or bools", lambda dtype: not dtype.is_float)),
+    Ops.THREEFRY: ("words of 32 bits", lambda dtype: dtype.scalar is dtypes.uint32),
 }
 """What operations that do not take every dtype take, in words and as a check."""
 

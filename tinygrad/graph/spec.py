@@ -142,6 +142,8 @@ _ELEMENTWISE = (
     Production("CMPLT CMPNE (value, value)", "of one dtype; makes a bool", _elementwise),
     Production("WHERE(bool, value, value)", "values of one dtype", _elementwise),
     Production("MULACC(value, value, value)", "of one dtype", _elementwise),
+    Production("THREEFRY(value, value, value, value)", "a block, its key, of uint32; arg: the word, 0 or 1",
+               lambda n: n.arg in (0, 1) and _elementwise(n)),
 )
 _GENERATED = (
     Production("DP4A(value, value, value)", "of int32",

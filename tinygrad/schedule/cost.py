@@ -47,6 +47,7 @@ _KEEPS_REDUCED = _PASSES_ITEMS_ON | {Ops.LIVE_OUT}
 _WALKED = _PASSES_ITEMS_ON | {Ops.CONST, Ops.VARIABLE}
 OPERATIONS = {
     Ops.EXP2: 10.0, Ops.LOG2: 14.0, Ops.SIN: 30.0, Ops.FDIV: 3.0, Ops.SQRT: 4.0, Ops.IDIV: 8.0, Ops.MOD: 8.0,
+    Ops.THREEFRY: 56.0,
 }
 """As many others an operation is worth, where it is not one."""
 ACCESS_OPERATIONS = 4

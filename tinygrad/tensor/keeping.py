@@ -98,7 +98,8 @@ def values_to_keep(tensors: Sequence[Tensor]) -> list[Kept]:
         before = capture.pending
         held = held_among([t for t in live_tensors() if t._uop.viewed in before
                            and not t._uop.flags & (MEMORY | WRITES)])
-    if not held or (capture is None and not any([t._uop.flags & COSTLY for t in tensors])):
+    if not held or (capture is None and (held.keys() <= {t._uop.viewed for t in tensors}
+                                         or not any([t._uop.flags & COSTLY for t in tensors]))):
         return []
     order = list(UOp.sink([t._uop for t in tensors]).toposort(
         stop=lambda n: n.realized_view is not None or (capture is None and not n.flags & COSTLY)))[:-1]

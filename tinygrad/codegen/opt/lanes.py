@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterator
 from functools import partial
 
-from tinygrad.codegen.cost import is_computed
+from tinygrad.codegen.cost import OPERATIONS, is_computed
 from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.chooser import Alternative, Chooser, power_of_two, tile_size
 from tinygrad.codegen.opt.loop_partition import MOST_TAPS
@@ -38,7 +38,7 @@ MOST_OVERLAPPING = 8
 MOST_WRITTEN_OUT = 320
 """Operations of vectors side by side. A longer body hides more of its own latency, and takes long to compile:
 a random number, 150 operations, twice in place of four times takes 2% longer, once 5% (256 x 256, Zen 1)."""
-FUNCTION_WORK = 20
+WORK = {**dict.fromkeys(Family.ELEMENTARY, 20), Ops.THREEFRY: OPERATIONS[Ops.THREEFRY]}
 """Operations of an elementary function."""
 
 
@@ -256,7 +256,7 @@ class LaneChooser(Chooser):
 
 def work_of(node: UOp) -> int:
     """Operations that a node takes."""
-    return FUNCTION_WORK if node.op in Family.ELEMENTARY else 1
+    return WORK.get(node.op, 1)
 
 
 def _is_smooth(r: UOp, loads: list[MemoryAccess]) -> bool:

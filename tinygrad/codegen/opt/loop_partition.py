@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from tinygrad.codegen.collapse import simplified
+from tinygrad.codegen.collapse import folded
 from tinygrad.codegen.opt.access import steps_of
 from tinygrad.codegen.opt.loop_bounds import below_zero, span_of
 from tinygrad.codegen.opt.loops import writes_what_it_reads
@@ -58,9 +58,8 @@ def _at(value: UOp, changes: dict[UOp, UOp]) -> UOp:
     """`value` in other loops, with what their bounds decide."""
 
     def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        if src != node.src and node.op in Family.ELEMENTWISE:
-            return simplified(node.op, node.dtype, *src)
-        return node.with_sources(src)
+        new = node.with_sources(src)
+        return folded(new) if new is not node and node.op in Family.ELEMENTWISE else new
 
     return value.rebuild(over, done=dict(changes))
 
