@@ -1,4 +1,5 @@
-"""Items at computed places: looked up, and added up where they belong (an embedding and its gradient).
+"""Items at computed places: looked up, added up or written where they belong (an embedding and its gradient),
+and sorted.
 
 The places are made of an operand, so that no library knows them before; the public tinygrad, which asks for
 every place whether an item belongs there, is left out.
@@ -52,6 +53,40 @@ def add_items(places: int, count: int) -> Workload:
             (abs(x) * SPREAD).astype("int32") % places].add(given)))
 
 
+def write_items(places: int, count: int) -> Workload:
+    """Numbers written at the place that each belongs to: its number, so that it does not matter which of
+    several comes last."""
+
+    def in_tinygrad(library: Any, x: Any) -> Any:
+        at = (x.abs() * SPREAD).cast(library.dtypes.int32) % places
+        return library.Tensor.zeros(places).scatter(0, at, at.float())
+
+    def in_torch(torch: Any, x: Any) -> Any:
+        at = (x.abs() * SPREAD).int() % places
+        return torch.zeros(places).index_put((at,), at.float())
+
+    def in_jax(jax: Any, x: Any) -> Any:
+        at = (abs(x) * SPREAD).astype("int32") % places
+        return jax.numpy.zeros(places).at[at].set(at.astype("float32"))
+
+    return _without_public(operation(f"write {count} items at {places} places", 0.0, [(count,)], places,
+                                     tinygrad=in_tinygrad, torch=in_torch, jax=in_jax))
+
+
+def sort(rows: int, size: int) -> Workload:
+    """Rows in rising order."""
+    return operation(f"sort {rows}x{size}", 0.0, [(rows, size)], rows * size,
+                     tinygrad=lambda _, x: x.sort(1)[0], torch=lambda _, x: x.sort(1)[0],
+                     jax=lambda jax, x: jax.numpy.sort(x, 1))
+
+
+def largest(rows: int, size: int, count: int) -> Workload:
+    """The largest items of each row, in falling order."""
+    return operation(f"{count} largest of {rows}x{size}", 0.0, [(rows, size)], rows * count,
+                     tinygrad=lambda _, x: x.topk(count, 1)[0], torch=lambda _, x: x.topk(count, 1)[0],
+                     jax=lambda jax, x: jax.lax.top_k(x, count)[0])
+
+
 def _without_public(workload: Workload) -> Workload:
     return replace(workload, setups={peer: s for peer, s in workload.setups.items() if peer != PUBLIC})
 
@@ -59,4 +94,6 @@ def _without_public(workload: Workload) -> Workload:
 WORKLOADS = (
     look_up(50257, 768, 8192), add_rows(50257, 768, 8192), add_rows(10_000, 64, 100_000),
     add_items(1000, 1 << 20), add_items(1 << 20, 1 << 20),
+    write_items(1 << 20, 1 << 20), sort(1000, 1003), sort(1, 1 << 20), largest(1000, 1003, 5),
+    largest(8, 50257, 50),
 )

@@ -130,6 +130,18 @@ def test_scatter_reduce(one_pass: None, device: str, reduce: str, update: np.ufu
     check(x.scatter_reduce(0, there, Tensor(given, device=device), reduce), expected)
 
 
+@DEVICES
+def test_scatter_and_writes_at_places_find_the_last_in_one_pass(one_pass: None, device: str) -> None:
+    at, given = places(300, below=110), normal(300)
+    expected = np.arange(110).astype(np.float32)
+    x = Tensor(expected, device=device).realize()
+    expected[at] = given  # NumPy's, too, is the last
+    there, source = Tensor(at, device=device).realize(), Tensor(given, device=device).realize()
+    check(x.scatter(0, there, source), expected)
+    x[there] = source
+    np.testing.assert_array_equal(x.numpy(), expected)
+
+
 @pytest.mark.parametrize("count", [20, 5000])
 def test_two_loops_over_outputs_at_one_place(count: int) -> None:
     at, given = places(count, below=33), normal(count)

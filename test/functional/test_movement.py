@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from arrays import close, drawn, same
 
-from tinygrad import Tensor, dtypes
-from tinygrad.functional.reduce import SELECTION_LIMIT, SMALL_SORT
+from tinygrad import Device, Tensor, dtypes
+from tinygrad.functional.sorting import SELECTION_LIMIT, SMALL_SORT
 
 rng = np.random.default_rng(0)
 
@@ -230,14 +230,38 @@ def test_sort_is_stable(size, descending):
     same(Tensor(x).argsort(1, descending), order)
 
 
+@pytest.mark.parametrize("has_int64", [True, False])
 @pytest.mark.parametrize("descending", [False, True])
-def test_sort_by_network_agrees(monkeypatch, descending):
-    from tinygrad.functional import reduce
+def test_sort_by_network_agrees(monkeypatch, descending, has_int64):
+    from tinygrad.functional import sorting
 
-    monkeypatch.setattr(reduce, "RANK_SORT_LIMIT", 0)
-    for size in (2, 3, 13, 32):
-        x = rng.integers(0, 6, (2, size)).astype(np.int32)
-        same(Tensor(x).argsort(1, descending), np.argsort(-x if descending else x, 1, kind="stable"))
+    monkeypatch.setattr(sorting, "RANK_COMPARISONS", 0)
+    if not has_int64:  # words of 32 bits, a few of an item's bits at a time
+        monkeypatch.setattr(type(Device[Device.DEFAULT]), "has_dtype", lambda _, t: t.itemsize < 8)
+    for longest in (2, 8):
+        monkeypatch.setattr(sorting, "RANK_LENGTH", longest)
+        for size in (3, 9, 13, 32, 100):
+            x = rng.integers(0, 6, (2, size)).astype(np.int32)
+            order = np.argsort(-x if descending else x, 1, kind="stable")
+            same(sorting.argsort(Tensor(x), 1, descending), order)  # not as memoised with other limits
+            for count in (1, size // 3, size - 1):
+                same(sorting.topk(Tensor(x), count, 1, descending)[1], order[:, :count])
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64",
+                                   "uint64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_sort_orders_all_bits_of_every_dtype(dtype, descending):
+    bits = np.random.default_rng(1).integers(0, 256, (2, 100 * np.dtype(dtype).itemsize), np.uint8)
+    x = bits > 127 if dtype == "bool" else bits.view(dtype)
+    if x.dtype.kind == "f":
+        x[:, :4] = [-0.0, 0.0, np.inf, -np.inf]
+    keys = [[(np.isnan(n), 0.0 if np.isnan(n) else n) for n in row.tolist()] for row in x]
+    sign = -1 if descending else 1
+    order = [sorted(range(len(row)), key=lambda at: (sign * row[at][0], sign * row[at][1])) for row in keys]
+    values, places = Tensor(x).sort(1, descending)
+    same(places, order)
+    same(values, np.take_along_axis(x, np.array(order), 1))
 
 
 def test_sort_puts_nan_last():

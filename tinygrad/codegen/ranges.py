@@ -187,8 +187,8 @@ def loops_inside(value: UOp) -> list[UOp]:
 
 def separate_loops(nest: UOp, places: bool) -> UOp:
     """The nest with loops of their own for REDUCEs that cannot run in those of others: where what they reduce
-    comes from a REDUCE, or fills memory, in a loop that is over then, and, with `places`, where they stand in
-    other loops than those others.
+    comes from a REDUCE, or fills memory, in a loop that is over then, and, with `places`, where they (and
+    STAGEs) stand in other loops than those others.
 
     REDUCEs that the graph makes neither from the other share loops. A sum that collapses to one item puts the
     number of that item, and the condition that there is one, into the REDUCEs under it; and that number may
@@ -210,7 +210,7 @@ def _separated(nest: UOp, places: bool) -> UOp:
     def apart(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node.with_sources(src)
         closed = new.closed_ranges
-        if new.op is not Ops.REDUCE or not closed:
+        if not closed or not (new.op is Ops.REDUCE or (places and new.op is Ops.STAGE)):
             return new
         values, below = values_of(new), frozenset[UOp]().union(*(v.closed_below for v in values_of(new)))
         around = frozenset(r for r in new.ranges if not is_block_range(r))

@@ -443,7 +443,7 @@ def scatter(self: Tensor, dim: int, index: Tensor, src: Any, reduce: str | None 
         return _at_one_axis(scatter, self, dim, index, src)
     s = _scattering("scatter", self, dim, index, src)
     sources = (s.axis,)
-    last = s.hit.where(s.numbers, 0).reduce(Ops.MAX, sources)
+    last = s.hit.where(s.numbers, s.numbers.dtype.min).reduce(Ops.MAX, sources)
     chosen = last.expand(s.hit.shape).eq(s.numbers).where(s.source, 0)
     written = s.onto(last > 0, False)
     return type(self).of(written.where(s.onto(_nonzero_sum(chosen, sources), 0), self.uop), self)

@@ -39,6 +39,7 @@ from tinygrad.functional import (
     reduce,
     running,
     selecting,
+    sorting,
 )
 from tinygrad.tensor import generator
 
@@ -308,9 +309,9 @@ class Methods:
     cummax = _along(memoised(running.cummax))
     cummin = _along(memoised(running.cummin))
     logcumsumexp = _along(memoised(running.logcumsumexp))
-    sort = memoised(reduce.sort)
-    argsort = memoised(reduce.argsort)
-    topk = memoised(reduce.topk)
+    sort = memoised(sorting.sort)
+    argsort = memoised(sorting.argsort)
+    topk = memoised(sorting.topk)
     # linear algebra
     dot = memoised(linalg.dot)
     matmul = memoised(linalg.matmul)

@@ -7,9 +7,7 @@ leaves the axes there, with size 1.
 """
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +19,7 @@ from tinygrad.functional.mathematics import log_node
 from tinygrad.functional.movement import axes_of, axis_of, copied
 from tinygrad.graph.elementary import exponential
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sizes import Size, largest, largest_shape
+from tinygrad.graph.sizes import Size
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 
@@ -275,180 +273,3 @@ def logsumexp(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
     shift = largest.eq(math.inf).where(0, largest.eq(-math.inf).where(0, largest))
     total = log_node(exponential(x - shift.expand(x.shape)).reduce(Ops.ADD, axes)) + shift
     return type(self).of(_without_axes(total, axes, keepdim).cast(kind), self)
-
-
-# --- sorting ------------------------------------------------------------------------------------------------
-
-RANK_SORT_LIMIT = 1024
-"""Longest axis sorted by counting smaller items, n^2 comparisons in two kernels; longer ones take a
-network."""
-
-
-SELECTION_LIMIT = 10
-"""Most items that `topk` finds one after the other (10 of each of 1024 rows of 1024: 4 ms, sorting them 85);
-more of them make a kernel that takes seconds to compile."""
-SMALL_SORT = 1 << 20
-"""Comparisons that take no longer than some more kernels; fewer items are sorted."""
-
-
-def _precedes(a: UOp, b: UOp, descending: bool) -> UOp:
-    """Whether `a` comes strictly before `b`. NaN counts as larger than everything."""
-    if descending:
-        a, b = b, a
-    smaller = a < b
-    return smaller | (b.ne(b) & a.eq(a)) if a.dtype.is_float else smaller
-
-
-def _same_place(a: UOp, b: UOp) -> UOp:
-    """Whether neither of two items comes before the other."""
-    return a.eq(b) | (a.ne(a) & b.ne(b)) if a.dtype.is_float else a.eq(b)
-
-
-def _order_by_rank(x: UOp, descending: bool) -> UOp:
-    """The positions of the items of the last axis in sorted order, equal ones as they stand.
-
-    An item's rank is the number of items that come before it; position k holds the item of rank k.
-    """
-    *lead, size = x.shape
-    grid = (*lead, size, size)
-    this = x.reshape((*lead, size, 1)).expand(grid)
-    other = x.reshape((*lead, 1, size)).expand(grid)
-    numbers = counting(size, dtypes.default_int)
-    row = numbers.reshape((*(1,) * len(lead), size, 1)).expand(grid)
-    column = numbers.reshape((*(1,) * len(lead), 1, size)).expand(grid)
-    before = _precedes(other, this, descending) | (_same_place(other, this) & (column < row))
-    rank = before.cast(dtypes.default_int).reduce(Ops.ADD, (len(lead) + 1,))
-    return rank.expand(grid).eq(column).where(row, 0).reduce(Ops.ADD, (len(lead),)).reshape(x.shape)
-
-
-def _order_by_network(x: UOp, descending: bool) -> UOp:
-    """The same by Batcher's bitonic network over pairs (item, position), of log^2 n stages."""
-    *lead, size = x.shape
-    full = 1 << (largest(size) - 1).bit_length()
-    pads = [(0, 0)] * len(lead) + [(0, full - size)]
-    places = counting(full, dtypes.default_int).reshape((*(1,) * len(lead), full)).expand((*lead, full))
-    # items beyond the end, known by their position, come last
-    items = x.pad(pads)
-    block = 2
-    while block <= full:
-        distance = block // 2
-        while distance:
-            items, places = _compare_exchange(items, places, size, distance, block, descending)
-            distance //= 2
-        block *= 2
-    return places.shrink([(0, n) for n in x.shape])
-
-
-def _compare_exchange(items: UOp, places: UOp, size: int, distance: int, block: int,
-                      descending: bool) -> tuple[UOp, UOp]:
-    """One stage: of each two items `distance` apart, the one that comes first goes to the lower position.
-
-    The first stage of a block pairs item i with its mirror image in the block, so that all go the same way.
-    """
-    *lead, full = items.shape
-    mirrored = distance == block // 2
-
-    def partner(node: UOp) -> UOp:
-        halves = node.reshape((*lead, full // (2 * distance), 2, distance))
-        flips = (1,) * (len(lead) + 1) + (-1, -1 if mirrored else 1)
-        return halves.stride(flips).reshape(node.shape)
-
-    numbers = counting(full, dtypes.default_int)
-    is_lower = (numbers // distance % 2).eq(0).reshape((*(1,) * len(lead), full)).expand(items.shape)
-    other_item, other_place = partner(items), partner(places)
-    tie = _same_place(other_item, items) & (other_place < places)
-    comes_first = _precedes(other_item, items, descending) | tie
-    inside, other_inside = places < size, other_place < size
-    both_beyond = (inside | other_inside).logical_not()
-    other_first = other_inside & (inside.logical_not() | comes_first) | both_beyond & (other_place < places)
-    take_other = is_lower.ne(other_first.logical_not())
-    return (take_other.where(other_item, items),
-            take_other.where(other_place, places))
-
-
-def _first_by_selection(x: UOp, count: int, descending: bool) -> UOp:
-    """The positions of the first `count` items of the last axis in sorted order, found one after the other.
-
-    Of what is left, that is the first of the largest (or smallest) items; NaNs before all, or after.
-    """
-    along = (len(x.shape) - 1,)
-    size = x.shape[-1]
-    x = x if descending else order_reversed(x)
-    numbers = counting(size, dtypes.default_int).reshape((*(1,) * along[0], size))
-    from_end = (numbers * -1 + size).expand(x.shape)
-    is_nan = x.ne(x)
-    is_left = UOp.const(True, dtypes.bool, x.shape)
-    found = []
-    for _ in range(count):
-        extreme = (is_left & is_nan.logical_not()).where(x, x.dtype.min).reduce(Ops.MAX, along)
-        is_extreme = x.eq(extreme.expand(x.shape))
-        before, after = (is_nan, is_extreme) if descending else (is_extreme, is_nan)
-        score = before.where(from_end + size, after.where(from_end, 0))
-        best = is_left.where(score, 0).reduce(Ops.MAX, along)
-        first = (best > size).where(best - size, best)
-        is_left = (is_left & from_end.ne(first.expand(x.shape)))
-        found.append(first)
-    return functools.reduce(operator.add, [
-        place.pad([(0, 0)] * along[0] + [(i, count - 1 - i)]) for i, place in enumerate(found)]) * -1 + size
-
-
-def _order(self: Tensor, axis: int, descending: bool, count: int | None = None) -> Tensor:
-    """The positions that sort an axis: the first `count` of them."""
-    last = self.uop.detach().permute([i for i in range(self.ndim) if i != axis] + [axis])
-    *lead, size = last.shape
-    comparisons = prod(largest_shape(last.shape)) * largest(size)
-    if isinstance(count, int) and 0 < count <= SELECTION_LIMIT and comparisons > SMALL_SORT:  # it is no Size
-        places = _first_by_selection(last, count, descending)
-    else:
-        by = _order_by_rank if largest(size) <= RANK_SORT_LIMIT else _order_by_network
-        places = by(last, descending)
-        places = places.shrink([*((0, n) for n in lead), (0, size if count is None else count)])
-    order = [i if i < axis else i - 1 for i in range(self.ndim)]
-    order[axis] = self.ndim - 1
-    return type(self).of(places.permute(order), self)
-
-
-def argsort(self: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
-    """The positions that sort axis `dim`; equal items keep their order, NaN counts as largest.
-
-    >>> Tensor([3, 1, 2]).argsort().tolist()
-    [1, 2, 0]
-    """
-    axis = axis_of("argsort", self, dim)
-    if self.ndim == 0 or prod(self.shape) == 0:
-        return self.zeros_like(dtype=dtypes.default_int)
-    return _order(self, axis, descending)
-
-
-def sort(self: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """(the items of axis `dim` in order, their positions before). Stable; NaN counts as largest.
-
-    >>> items, places = Tensor([3, 1, 2]).sort(descending=True)
-    >>> items.tolist(), places.tolist()
-    ([3, 2, 1], [0, 2, 1])
-    """
-    axis_of("sort", self, dim)
-    places = argsort(self, dim, descending)
-    return (self if self.ndim == 0 else self.gather(dim, places)), places
-
-
-def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True) -> tuple[Tensor,
-                                                                                                   Tensor]:
-    """(the `k` largest items of axis `dim` in order, their positions); the smallest with `largest=False`.
-
-    >>> items, places = Tensor([3, 1, 2]).topk(2)
-    >>> items.tolist(), places.tolist()
-    ([3, 2], [0, 2])
-    """
-    axis = axis_of("topk", self, dim)
-    size = self.shape[axis] if self.ndim else 1
-    if not 0 <= k <= size:
-        raise ValueError(f"topk takes 0 <= k <= {size}, the items of axis {axis}, got {k}")
-    if self.ndim == 0:
-        return self, self.zeros_like(dtype=dtypes.default_int)
-    if prod(self.shape) == 0:
-        places = self.zeros_like(dtype=dtypes.default_int)
-        places = places.shrink([(0, k) if i == axis else None for i in range(self.ndim)])
-    else:
-        places = _order(self, axis, largest, k)
-    return self.gather(dim, places), places

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes, least_upper_float, promote, sum_dtype
 from tinygrad.functional.elementwise import order_reversed
+from tinygrad.functional.indexing import gather
 from tinygrad.functional.mathematics import log_node
 from tinygrad.functional.movement import axis_of, copied, rows_of_windows
 from tinygrad.functional.reduce import positions
@@ -155,10 +156,12 @@ def cummax(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:
     def running(x: Tensor) -> Tensor:
         return _cumulative("cummax", x, along, x.dtype, lambda x: _scan_by(Ops.MAX, x, x.dtype.min))
 
-    values = running(self)
-    x, largest = self.uop.detach(), values.uop.detach()
-    places = (x.eq(largest) | x.ne(x)).where(positions(self, along), 0)
-    return values, running(type(self).of(places, self))
+    x = self.detach()
+    largest = running(x)
+    last = (x.uop.eq(largest.uop) | x.uop.ne(x.uop)).where(positions(x, along), 0)
+    places = running(type(self).of(last, self))
+    values = with_gradient_of(gather(self, along, places).uop, largest.uop)
+    return type(self).of(values, self), places
 
 
 def cummin(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:

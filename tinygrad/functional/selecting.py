@@ -109,6 +109,8 @@ def unique(self: Tensor, return_inverse: bool = False, return_counts: bool = Fal
     if size is None:
         refuse_unknown_size("unique", "x.unique(size=n)")
     values, order = self.flatten().sort()
+    if size is None:
+        values.realize(order)
     total = values.numel()
     changes = values[1:] != values[:-1]
     is_first = type(self).ones(min(total, 1), dtype=dtypes.bool, device=self.device).cat(changes)

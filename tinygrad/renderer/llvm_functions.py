@@ -132,6 +132,25 @@ def floor_division(bits: int, count: int) -> HelperFunction:
 
 
 @functools.cache
+def nearest_integer(source: DType, target: DType) -> HelperFunction:
+    """Vectors of floats rounded toward zero; what does not fit becomes the nearest that does, NaN 0.
+    LLVM's own function for that (`fptosi.sat`) takes the lanes of x86's vectors one by one."""
+    f, t, flag = value_type(source), value_type(target), vector_type("i1", source.count)
+    low, high = int(target.scalar.min), int(target.scalar.max)
+    convert = "fptoui" if target.is_unsigned else "fptosi"
+    return HelperFunction(f"{convert}.{mangled(f)}.{mangled(t)}", t, f"{f} %x", f"""
+        %undefined = {convert} {f} %x to {t}
+        %converted = freeze {t} %undefined
+        %below = fcmp ole {f} %x, {constant(source, low)}
+        %above = fcmp oge {f} %x, {constant(source, high + 1)}
+        %no_nan = fcmp ord {f} %x, %x
+        %not_below = select {flag} %below, {t} {splat(t, low)}, {t} %converted
+        %inside = select {flag} %above, {t} {splat(t, high)}, {t} %not_below
+        %result = select {flag} %no_nan, {t} %inside, {t} {splat(t, 0)}
+        ret {t} %result""")
+
+
+@functools.cache
 def floor_remainder(bits: int, count: int) -> HelperFunction:
     """a % b of signed integers, with the sign of b; 0 where b is 0."""
     t, flag = vector_type(f"i{bits}", count), vector_type("i1", count)
