@@ -36,6 +36,8 @@ SELECTION_LIMIT = 10
 compile."""
 SMALL_SORT = 1 << 20
 """Comparisons that take no longer than some more kernels; fewer items are sorted."""
+LEAST_CHUNK = 4
+"""Items of a chunk from which the first of all are looked for in the chunks that have first ones."""
 PAIRED_DISTANCE = 16
 """Distance from which two stages of a network are one kernel: nearer items lie in one vector."""
 
@@ -69,6 +71,8 @@ def _sorted_places(x: Tensor, descending: bool, count: int | None) -> Tensor:
         else dtypes.int64
     digit_bits = word.bits - 1 - place_bits
     numbers = counting(size, word).reshape((*(1,) * (x.ndim - 1), size)).expand(x.shape)
+    chunk = 1 if count is None else 1 << (largest(size) // count).bit_length() // 2
+    in_chunks = chunk >= LEAST_CHUNK and digit_bits >= bits.dtype.bits
     places: Tensor | None = None
     for low in range(0, bits.dtype.bits, digit_bits):
         is_last = low + digit_bits >= bits.dtype.bits
@@ -76,11 +80,28 @@ def _sorted_places(x: Tensor, descending: bool, count: int | None) -> Tensor:
         if places is not None:
             digit = gather(type(x).of(digit, x), -1, places).uop
         words = digit.cast(word) << place_bits | numbers
+        if count is not None and in_chunks:
+            words = _of_first_chunks(type(x).of(words, x), count, chunk)
         found = _in_order(words, count if is_last else None) & ((1 << place_bits) - 1)
         order = type(x).of(found.cast(dtypes.default_int), x)
         places = order if places is None else gather(places.contiguous(), -1, order)
     assert places is not None
     return places
+
+
+def _of_first_chunks(words: Tensor, count: int, chunk: int) -> UOp:
+    """Fewer words, among them the first `count`: these lie in the chunks whose first words are the first
+    `count` of such."""
+    *lead, size = words.shape
+    chunks = ceildiv(largest(size), chunk)
+    filled = _filled(words.uop, chunks * chunk)
+    parts = filled.reshape((*lead, chunks, chunk))
+    first = order_reversed(order_reversed(parts).reduce(Ops.MAX, (len(lead) + 1,))).reshape((*lead, chunks))
+    own = _in_order(first, count).reshape((*lead, count, 1)).expand((*lead, count, chunk))
+    numbers = counting(chunk, own.dtype).reshape((*(1,) * (len(lead) + 1), chunk)).expand(own.shape)
+    place_bits = (largest(size) - 1).bit_length()
+    places = (own & ((1 << place_bits) - chunk) | numbers).reshape((*lead, count * chunk))
+    return gather(words.of(filled, words), -1, words.of(places, words)).uop
 
 
 def _in_order(words: UOp, count: int | None) -> UOp:
