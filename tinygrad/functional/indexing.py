@@ -26,7 +26,7 @@ from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.sizes import Size, as_size, at_most, is_expression, is_size, is_symbolic, largest
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import ceildiv, prod
-from tinygrad.tensor.hostdata import array_of
+from tinygrad.tensor.hostdata import array_of, true_places
 from tinygrad.tensor.writing import as_written, operand_to_write
 
 if TYPE_CHECKING:
@@ -133,8 +133,7 @@ def items_of(self: Tensor, index: Any) -> list[Any]:
             if not isinstance(item, np.ndarray):
                 refuse_unknown_size("an index by a mask", "x.masked_select(mask, size=n)")
                 item = item.numpy()
-            places = np.nonzero(item)
-            result.extend(_in_range(self, p.astype(np.int32), axis + i) for i, p in enumerate(places))
+            result.extend(type(self)(p, device=self.device, requires_grad=False) for p in true_places(item))
             axis += item.ndim
             continue
         if isinstance(item, np.ndarray):

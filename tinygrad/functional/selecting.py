@@ -15,6 +15,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.functional.indexing import refuse_unknown_size
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.helpers import prod
+from tinygrad.tensor.hostdata import true_places
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -51,8 +52,8 @@ def nonzero(self: Tensor, size: int | None = None, fill_value: Any = 0) -> Tenso
     """
     if size is None:
         refuse_unknown_size("nonzero", "x.nonzero(size=n)")
-        rows = np.argwhere(self.numpy()).astype(np.int32)
-        return type(self)(rows, device=self.device, requires_grad=False)
+        rows = np.stack(true_places((self != 0).numpy()), 1) if self.ndim else np.argwhere(self.numpy())
+        return type(self)(rows.astype(np.int32), device=self.device, requires_grad=False)
     places, found = _first_places(self != 0, size)
     if not len(found) or not self.ndim:
         return type(self).full((size, self.ndim), fill_value, dtype=dtypes.int32, device=self.device)
