@@ -39,11 +39,15 @@ leaf_identities = itertools.count()
 
 
 def operand_to_write(self: Tensor, value: Any) -> Tensor:
-    """What is to be written into `self` as a tensor; a number in its dtype, as NumPy and PyTorch cast it."""
+    """What is to be written into `self` as a tensor; numbers in its dtype, as NumPy and PyTorch cast them."""
     if isinstance(value, type(self)):
         return value
     dtype = self.dtype if isinstance(value, (bool, int, float, np.generic)) else None
-    return type(self)(value, device=self.device, dtype=dtype, requires_grad=False)
+    new = type(self)(value, device=self.device, dtype=dtype, requires_grad=False)
+    if isinstance(value, (list, tuple)) and new.dtype is not self.dtype and (
+            self.dtype.is_float or not new.dtype.is_float):
+        return type(self)(value, device=self.device, dtype=self.dtype, requires_grad=False)
+    return new
 
 
 def as_written(name: str, shape: Shape, dtype: DType, value: Tensor) -> Tensor:
