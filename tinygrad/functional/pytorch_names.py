@@ -37,22 +37,6 @@ def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: float = 1) ->
     return self + tensor1 * value / tensor2
 
 
-def atan2(self: Tensor, other: Tensor) -> Tensor:
-    """The angle of the point (other, self) from the first axis, from -pi to pi; zeros have signs, as in C.
-
-    >>> Tensor([1.0, -1.0]).atan2(Tensor([0.0, -1.0])).rad2deg().round().tolist()
-    [90.0, -135.0]
-    """
-    is_steep = self.abs() > other.abs()
-    over, under = is_steep.where(other, self), is_steep.where(self, other)
-    is_zero = (self == 0) & (other == 0)
-    has_no_ratio = is_zero | (self.isinf() & other.isinf())
-    known = is_zero.where(0.0, 1.0).copysign(self) * other.ones_like().copysign(other)
-    angle = has_no_ratio.where(known, over / has_no_ratio.where(1, under)).atan()
-    half_turn = (self.ones_like() * math.pi).copysign(self)
-    return is_steep.where(half_turn / 2 - angle, signbit(other).where(angle + half_turn, angle))
-
-
 def clamp_min(self: Tensor, min: Any) -> Tensor:
     """`clamp(min=min)`."""
     return self.clamp(min)
@@ -80,27 +64,11 @@ def nan_to_num(self: Tensor, nan: float = 0.0, posinf: float | None = None, negi
     return (self == -math.inf).where(-largest if neginf is None else neginf, found)
 
 
-def logit(self: Tensor, eps: float | None = None) -> Tensor:
-    """log(x / (1 - x)), of numbers brought between `eps` and 1 - `eps` where that is given."""
-    x = self if eps is None else self.clip(eps, 1 - eps)
-    return (x / (1 - x)).log()
-
-
 def xlogy(self: Tensor, other: Any) -> Tensor:
     """self * log(other), 0 where self is 0 and other is a number."""
     y = as_tensor("xlogy", other, self)
-    is_zero = (self == 0) & ~y.isnan()
-    return is_zero.where(0, self * is_zero.where(1, y).log())
-
-
-def hypot(self: Tensor, other: Tensor) -> Tensor:
-    """The square root of self ** 2 + other ** 2, where squares would be too large, too."""
-    x, y = self.abs(), other.abs()
-    longer, shorter = x.maximum(y), x.minimum(y)
-    is_plain = (longer > 0) & (longer < math.inf)
-    ratio = is_plain.where(shorter, 0) / is_plain.where(longer, 1)
-    is_infinite = (x == math.inf) | (y == math.inf)
-    return is_infinite.where(math.inf, longer * (1 + ratio * ratio).sqrt())
+    has_no_log = (self == 0) & ((y <= 0) | (y == math.inf))
+    return has_no_log.where(0, self * has_no_log.where(1, y).log())
 
 
 def deg2rad(self: Tensor) -> Tensor:
@@ -116,13 +84,6 @@ def rad2deg(self: Tensor) -> Tensor:
 def frac(self: Tensor) -> Tensor:
     """What `trunc` cuts off, with the sign of self."""
     return self - self.trunc()
-
-
-def sinc(self: Tensor) -> Tensor:
-    """sin(pi x) / (pi x), 1 at 0."""
-    is_zero = self == 0
-    x = is_zero.where(1, self) * math.pi
-    return is_zero.where(1, x.sin() / x)
 
 
 def heaviside(self: Tensor, values: Tensor) -> Tensor:
