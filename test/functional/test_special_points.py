@@ -79,3 +79,19 @@ def test_activations_are_flat_from_their_corners_on_as_in_pytorch(name: str, at:
     x = Tensor(at, requires_grad=True)
     (gradient,) = getattr(x, name)().sum().gradient(x)
     assert np.allclose(gradient.numpy(), expected)
+
+
+def test_a_bound_that_is_nan_makes_nan_as_in_numpy() -> None:
+    x, nan = np.array([1.0, np.nan, 2.0], np.float32), float("nan")
+    bounds = np.array([np.nan, 0.0, 5.0], np.float32)
+    for low, high in ((nan, 1.0), (0.0, nan), (bounds, None), (None, bounds)):
+        ours = (Tensor(b) if isinstance(b, np.ndarray) else b for b in (low, high))
+        np.testing.assert_array_equal(Tensor(x).clip(*ours).numpy(), np.clip(x, low, high))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_signs_of_zeros(dtype: str) -> None:
+    zeros = Tensor([0.0, -0.0], dtype=dtype)
+    assert zeros.abs().signbit().tolist() == [False, False]
+    assert zeros.fmod(3).signbit().tolist() == [False, True]
+    assert Tensor([6.0, -6.0], dtype=dtype).fmod(3).signbit().tolist() == [False, True]
