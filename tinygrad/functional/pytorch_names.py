@@ -14,7 +14,7 @@ import ml_dtypes
 from tinygrad.dtype import DTypeLike, dtypes
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import as_tensor
-from tinygrad.functional.movement import axis_of, integers
+from tinygrad.functional.movement import axis_and_size, axis_of, integers
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.helpers import prod
 
@@ -234,8 +234,7 @@ def diff(self: Tensor, n: int = 1, dim: int = -1) -> Tensor:
     """Each item less the one before along an axis, n times."""
     found = self
     for _ in range(n):
-        axis = axis_of("diff", found, dim)
-        size = found.shape[axis]
+        axis, size = axis_and_size("diff", found, dim)
         earlier, later = (narrow(found, axis, first, max(size - 1, 0)) for first in (0, min(1, size)))
         found = later != earlier if found.dtype.is_bool else later - earlier
     return found
@@ -339,8 +338,7 @@ def select(self: Tensor, dim: int, index: int) -> Tensor:
 
 def narrow(self: Tensor, dim: int, start: int, length: int) -> Tensor:
     """`length` items of an axis from `start` on: a view. Raises ValueError where there are fewer."""
-    axis = axis_of("narrow", self, dim)
-    size = self.shape[axis]
+    axis, size = axis_and_size("narrow", self, dim)
     first = start + size if start < 0 else start
     if not (first >= 0 and length >= 0 and first + length <= size):
         raise ValueError(f"narrow: {length} items from {start} on of an axis of {size}")
@@ -349,7 +347,7 @@ def narrow(self: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 def unbind(self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """What `select` gives at each position of an axis."""
-    return tuple(select(self, dim, i) for i in range(self.shape[axis_of("unbind", self, dim)]))
+    return tuple(select(self, dim, i) for i in range(axis_and_size("unbind", self, dim)[1]))
 
 
 def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
