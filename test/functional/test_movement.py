@@ -391,3 +391,12 @@ def test_numpy_integers_are_sizes_as_any_others():
     for result, expected in results:
         assert all(type(size) is int for size in result.shape)
         np.testing.assert_array_equal(result.numpy(), expected)
+
+
+@pytest.mark.parametrize("name, arguments", [
+    ("split", (1,)), ("chunk", (1,)), ("unbind", ()), ("diff", ()), ("size", (0,)),
+    ("unflatten", (0, (1, 1))), ("roll", (1, 0)), ("repeat_interleave", (2, 0)), ("narrow", (0, 0, 1)),
+])
+def test_what_takes_an_axis_says_that_a_number_has_none(name, arguments):
+    with pytest.raises(IndexError, match=rf"{name} takes a tensor with axes, got shape \(\)"):
+        getattr(Tensor(5.0), name)(*arguments)

@@ -397,3 +397,9 @@ def test_a_replayed_draw_gives_the_numbers_of_the_plain_one(name: str) -> None:
 def test_draws_refuse(call: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         call()
+
+
+@pytest.mark.parametrize("make", [Tensor.scaled_uniform, Tensor.glorot_uniform, Tensor.kaiming_uniform,
+                                  Tensor.kaiming_normal])
+def test_weights_of_no_items_are_drawn(make):
+    assert make(0, 3).numpy().shape == (0, 3) and make(2, 0, 3).numpy().shape == (2, 0, 3)

@@ -277,3 +277,24 @@ def test_the_gradient_of_attention_has_the_same_dropped_weights() -> None:
         out = q.scaled_dot_product_attention(k, v, dropout_p=0.5)
         at_v, = (out * Tensor(normal(1, 6, 6, seed=2))).sum().gradient(v)
     close(at_v, np.swapaxes(out.numpy(), 1, 2) @ normal(1, 6, 6, seed=2))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("layer, axes", [
+    (nn.LayerNorm(8), 2), (nn.GroupNorm(1, 4), (1, 2)), (nn.InstanceNorm(4), 2), (nn.RMSNorm(8), 2),
+    (nn.BatchNorm(4, track_running_stats=False), (0, 2)), (nn.BatchNorm(4), (0, 2)),
+], ids=["LayerNorm", "GroupNorm", "InstanceNorm", "RMSNorm", "BatchNorm", "BatchNorm with averages"])
+def test_norms_of_half_types_whose_squares_overflow(layer: Any, axes: Any, dtype: str) -> None:
+    x = Tensor(normal(5, 4, 8) * 2000).cast(dtype)
+    for name in ("weight", "bias"):
+        if hasattr(layer, name):
+            getattr(layer, name).replace(getattr(layer, name).cast(dtype))
+    with Tensor.train():
+        result = layer(x)
+    wide = x.cast("float64").numpy()
+    centred = wide if isinstance(layer, nn.RMSNorm) else wide - wide.mean(axes, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(axes, keepdims=True))
+    assert result.dtype is x.dtype
+    np.testing.assert_allclose(result.cast("float64").numpy(), expected, rtol=2**-6, atol=2**-7)
+    if isinstance(layer, nn.BatchNorm) and layer.track_running_stats:
+        assert np.isfinite(layer.running_var.numpy()).all() and layer.running_var.numpy().min() > 1e4

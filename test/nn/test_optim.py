@@ -244,6 +244,12 @@ def test_the_rate_can_change_between_steps(jit: bool, grouped: bool) -> None:
         optimizer.lr = -1.0
 
 
+def test_a_rate_of_float64_parameters_keeps_its_digits() -> None:
+    optimizer = optim.SGD([Tensor([1.0], dtype="float64")], lr=0.1)
+    optimizer.lr = 0.3
+    assert optimizer.lr.tolist() == [0.3]
+
+
 def test_parameters_may_come_from_a_generator() -> None:
     ps = [Tensor([1.0], requires_grad=True), Tensor([2.0], requires_grad=True)]
     assert optim.Adam(p for p in ps).params == ps

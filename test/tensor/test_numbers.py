@@ -52,6 +52,16 @@ def test_a_number_that_the_dtype_does_not_hold_is_no_operand_where_its_low_bits_
         choose()
 
 
+def test_numbers_in_lists_are_written_in_the_dtype_of_the_tensor():
+    x = Tensor([1.0, 2.0], dtype="float64")
+    x[:] = [0.1, 0.2]
+    assert x.tolist() == [0.1, 0.2] and x.assign((0.3, 1)).tolist() == [0.3, 1.0]
+    with pytest.raises(OverflowError, match=r"300 does not fit dtypes.uint8"):
+        written([0, 1], [300, 1])
+    with pytest.raises(TypeError, match="float32 values would be cut to dtypes.uint8"):
+        written([0, 1], [0.5, 1])
+
+
 def test_negative_numbers_are_written_into_unsigned_types_from_their_end_as_in_pytorch():
     assert Tensor([-1], dtype="uint8").tolist() == Tensor.full((1,), -1, dtype="uint8").tolist() == [255]
     assert written(0, -1).tolist() == [255, 100, 200]

@@ -169,3 +169,29 @@ def test_views_of_memory_are_read_as_they_lie(size: int, dtype: str) -> None:
     before = x[1].numpy()
     x[1] = 0
     assert before.astype(np.float32).any() and not x[1].numpy().astype(np.float32).any()
+
+
+@pytest.mark.parametrize("lazy", [
+    lambda: Tensor.arange(2).float(), lambda: Tensor([0.0, 1.0], requires_grad=False) * 2,
+    lambda: Tensor.zeros(2), lambda: overwritten(Tensor([1.0, 2.0]) * 2),
+], ids=["arange", "of a constant", "zeros", "overwritten by a number"])
+@pytest.mark.parametrize("index", [0, slice(0, 1), [0]])
+def test_gradients_flow_through_what_is_written_into_a_lazy_value(lazy: Callable[[], Tensor],
+                                                                  index: Any) -> None:
+    x, y = Tensor([3.0], requires_grad=True), lazy()
+    view = y[:1]
+    y[index] = (x * x).sum()
+    (y.square().sum() + view.sum()).backward()
+    assert x.grad is not None and x.grad.tolist() == [2 * 9 * 2 * 3 + 6]
+
+
+def overwritten(x: Tensor) -> Tensor:
+    x[:] = 0.0
+    return x
+
+
+def test_a_tensor_that_refuses_gradients_takes_what_is_written_as_a_constant() -> None:
+    x, y = Tensor([3.0], requires_grad=True), Tensor.zeros(2, requires_grad=False)
+    y[:1] = x * x
+    (y.sum() * x.sum()).backward()
+    assert x.grad is not None and x.grad.tolist() == [9.0]

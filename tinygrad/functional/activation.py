@@ -168,7 +168,7 @@ def relu6(self: Tensor) -> Tensor:
     >>> Tensor([-1.0, 3.0, 9.0]).relu6().tolist()
     [0.0, 3.0, 6.0]
     """
-    return self.clip(0, 6)
+    return hardtanh(self, 0, 6)
 
 
 def leaky_relu(self: Tensor, neg_slope: float = 0.01) -> Tensor:
@@ -181,12 +181,13 @@ def leaky_relu(self: Tensor, neg_slope: float = 0.01) -> Tensor:
 
 
 def hardtanh(self: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
-    """x kept within [min_val, max_val].
+    """x kept within [min_val, max_val]; at the ends the gradient is zero.
 
     >>> Tensor([-2.0, 0.5, 2.0]).hardtanh().tolist()
     [-1.0, 0.5, 1.0]
     """
-    return self.clip(min_val, max_val)
+    is_within = (self > min_val) & (self < max_val)
+    return is_within.where(self, self.detach()).clip(min_val, max_val)
 
 
 def hardsigmoid(self: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
@@ -206,7 +207,8 @@ def hardswish(self: Tensor) -> Tensor:
     """x * min(max(x + 3, 0), 6) / 6."""
     def node(x: UOp) -> UOp:
         line = x + 3
-        return x * ((line < 0).where(0, (line > 6).where(6, line)) / 6)
+        low, high = (line < 0) | line.eq(0), (line > 6) | line.eq(6)  # as for `hardsigmoid`
+        return x * (low.where(0, high.where(6, line)) / 6)
 
     return real(self, node)
 

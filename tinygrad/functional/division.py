@@ -135,9 +135,8 @@ def _truncated_remainder(x: UOp, y: UOp, dtype: DType) -> UOp:
     # in two steps, neither of which leaves the range
     half = (divisor_exponent - bias) >> 1
     rest = rest * power_of_two(half + bias, x.dtype) * power_of_two(divisor_exponent - half, x.dtype)
-    rest = (magnitude < divisor).where(magnitude, rest)
     undefined = (x - x).ne(0) | y.ne(y) | y.eq(0)
-    return undefined.where(math.nan, (x < 0).where(-rest, rest))
+    return undefined.where(math.nan, (magnitude < divisor).where(x, (x < 0).where(-rest, rest)))
 
 
 def _floored_quotient(x: UOp, y: UOp, rest: UOp) -> UOp:

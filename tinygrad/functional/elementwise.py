@@ -361,8 +361,8 @@ def minimum(self: Tensor, x: Operand) -> Tensor:
 
 
 def clip(self: Tensor, min_: Operand | None = None, max_: Operand | None = None) -> Tensor:
-    """Items below `min_` become `min_`, above `max_` become `max_`. NaN stays. Raises ValueError without
-    bounds.
+    """Items below `min_` become `min_`, above `max_` become `max_`. NaN stays, and a bound that is NaN makes
+    NaN. Raises ValueError without bounds.
 
     >>> Tensor([-2.0, 0.5, 9.0]).clip(0, 1).tolist()
     [0.0, 0.5, 1.0]
@@ -371,9 +371,11 @@ def clip(self: Tensor, min_: Operand | None = None, max_: Operand | None = None)
         raise ValueError("clip takes min_, max_ or both")
     result = self
     if min_ is not None:
-        result = binary("clip", lambda a, b: (a < b).where(b, a), self, _within(self.dtype, min_))
+        result = binary("clip", lambda a, b: ((a < b) | b.ne(b)).where(b, a), self,
+                        _within(self.dtype, min_))
     if max_ is not None:
-        result = binary("clip", lambda a, b: (a > b).where(b, a), result, _within(self.dtype, max_))
+        result = binary("clip", lambda a, b: ((a > b) | b.ne(b)).where(b, a), result,
+                        _within(self.dtype, max_))
     return result
 
 
@@ -398,7 +400,13 @@ def absolute(self: Tensor) -> Tensor:
     """The absolute value."""
     if self.dtype.is_unsigned or self.dtype.is_bool:
         return unary(self, lambda x: x)
-    return unary(self, lambda x: x.maximum(-x))
+    if self.dtype.is_float and self.dtype.itemsize < 4:  # wider, for rounding hides from compilers what it is
+        return unary(self, lambda x: _magnitude(x.cast(dtypes.float32)).cast(x.dtype))
+    return unary(self, _magnitude)
+
+
+def _magnitude(x: UOp) -> UOp:
+    return x.maximum(-x)
 
 
 def sign(self: Tensor) -> Tensor:

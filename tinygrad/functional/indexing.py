@@ -27,7 +27,7 @@ from tinygrad.graph.sizes import Size, as_size, at_most, is_expression, is_size,
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import ceildiv, prod
 from tinygrad.tensor.hostdata import array_of, true_places
-from tinygrad.tensor.writing import as_written, operand_to_write
+from tinygrad.tensor.writing import as_written, is_written_lazily, operand_to_write
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -313,7 +313,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         return
     value = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
     memory = None
-    if not self.is_tracked and not is_unknown(value):
+    if not is_unknown(value) and not is_written_lazily(self, value):
         self.compute_whole()
         memory = own_memory(self.uop)
     if memory is None:  # also while a function is exported, where nothing is computed

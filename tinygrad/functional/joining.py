@@ -10,6 +10,7 @@ import numpy as np
 
 from tinygrad.dtype import promote
 from tinygrad.functional.movement import (
+    axis_and_size,
     axis_of,
     copied,
     expand,
@@ -75,8 +76,7 @@ def split(self: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tenso
     >>> [t.tolist() for t in Tensor.arange(5).split(2)]
     [[0, 1], [2, 3], [4]]
     """
-    axis = axis_of("split", self, dim)
-    total = self.shape[axis]
+    axis, total = axis_and_size("split", self, dim)
     if isinstance(sizes, Size):
         raise SizeError(f"the number of pieces of {sizes} items, of {total}, may depend on the values of "
                         "Variables; list the sizes: x.split([n, m])")
@@ -100,7 +100,7 @@ def chunk(self: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """
     if chunks <= 0:
         raise ValueError(f"chunk takes chunks > 0, got {chunks}")
-    size = self.shape[axis_of("chunk", self, dim)]
+    _, size = axis_and_size("chunk", self, dim)
     return split(self, max(ceildiv(size, chunks), 1), dim) if size else split(self, [0] * chunks, dim)
 
 
@@ -144,14 +144,14 @@ def repeat_interleave(self: Tensor, repeats: int | Sequence[int] | Tensor, dim: 
     [1, 1, 3]
     """
     x = flatten(self) if dim is None else self
-    axis = 0 if dim is None else axis_of("repeat_interleave", x, dim)
+    axis, size = axis_and_size("repeat_interleave", x, dim or 0)
     if not isinstance(repeats, int):
         from tinygrad.functional.selecting import repeated_each
 
         return repeated_each(x, repeats, axis)
     if repeats < 0:
         raise ValueError(f"repeat_interleave takes repeats of at least 0, got {repeats}")
-    before, size, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1:]
+    before, after = x.shape[:axis], x.shape[axis + 1:]
     spread = x.uop.reshape((*before, size, 1, *after)).expand((*before, size, repeats, *after))
     return copied(x, spread.reshape((*before, size * repeats, *after)))
 
@@ -166,7 +166,8 @@ def roll(self: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | 
     """
     if dims is None:
         return reshape(roll(flatten(self), shifts, 0), self.shape)
-    axes = [axis_of("roll", self, dim) for dim in (dims if isinstance(dims, (list, tuple)) else (dims,))]
+    axes = [axis_and_size("roll", self, dim)[0]
+            for dim in (dims if isinstance(dims, (list, tuple)) else (dims,))]
     counts = (int(shifts),) if isinstance(shifts, (int, np.integer)) else tuple(shifts)
     if len(counts) != len(axes):
         raise ValueError(f"roll takes a shift for each axis, got shifts {counts} and dims {axes}")

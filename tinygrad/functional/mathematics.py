@@ -89,6 +89,15 @@ def expm1_node(x: UOp) -> UOp:
     return near.where((small * small).mulacc(polynomial(small, EXPM1[x.dtype]), small), exponential(x) - 1)
 
 
+def _with_signed_zeros(x: UOp, value: UOp) -> UOp:
+    """`value`, and x itself where that is 0 or -0.0; all derivatives are those of `value`."""
+    return x.eq(0).where(x, value).with_gradient((value,), _to_the_value)
+
+
+def _to_the_value(gradient: UOp, node: UOp) -> tuple[UOp]:
+    return (gradient,)
+
+
 def exp(self: Tensor) -> Tensor:
     """e to the power of each item."""
     return real(self, exponential)
@@ -100,7 +109,7 @@ def expm1(self: Tensor) -> Tensor:
     >>> Tensor([0.0, 1e-30]).expm1().tolist() == Tensor([0.0, 1e-30]).tolist()
     True
     """
-    return real(self, lambda x: x.eq(0).where(x, expm1_node(x)))
+    return real(self, lambda x: _with_signed_zeros(x, expm1_node(x)))
 
 
 def log1p(self: Tensor) -> Tensor:
@@ -109,7 +118,7 @@ def log1p(self: Tensor) -> Tensor:
     >>> Tensor([0.0, 1e-30]).log1p().tolist() == Tensor([0.0, 1e-30]).tolist()
     True
     """
-    return real(self, lambda x: x.eq(0).where(x, log1p_node(x)))
+    return real(self, lambda x: _with_signed_zeros(x, log1p_node(x)))
 
 
 def exp2(self: Tensor) -> Tensor:
@@ -153,12 +162,39 @@ def logaddexp(self: Tensor, other: Operand) -> Tensor:
     [1000.0]
     """
     def combined(a: UOp, b: UOp) -> UOp:
-        larger = a.maximum(b)
-        same = a.eq(b)  # also where both are the same infinity, whose difference is NaN
-        distance = same.where(0, a - b)
-        return larger + same.where(math.log(2), log1p_node(exponential(-magnitude_of(distance))))
+        same_infinity = a.eq(b) & (a - a).ne(0)  # whose difference is NaN
+        distance = same_infinity.where(0, a - b)
+        larger = (a < b).where(b, a)  # at a tie the first one, as for the magnitude: so derivatives are right
+        return larger + log1p_node(exponential(-magnitude_of(distance)))
 
     return real_binary("logaddexp", combined, self, other)
+
+
+def logit(self: Tensor, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)), of numbers brought between `eps` and 1 - `eps` where that is given."""
+    return real(self if eps is None else self.clip(eps, 1 - eps), lambda x: log_node(x / (1 - x)))
+
+
+def hypot(self: Tensor, other: Operand) -> Tensor:
+    """The square root of self ** 2 + other ** 2, where squares would be too large, too."""
+    def node(x: UOp, y: UOp) -> UOp:
+        a, b = x.maximum(-x), y.maximum(-y)
+        longer, shorter = a.maximum(b), (a < b).where(a, b)
+        is_plain = (longer > 0) & (longer < math.inf)
+        ratio = is_plain.where(shorter, 0) / is_plain.where(longer, 1)
+        is_infinite = a.eq(math.inf) | b.eq(math.inf)
+        value = is_infinite.where(math.inf, longer * (1 + ratio * ratio).sqrt())
+        return value.with_gradient((x, y), _gradients_of_hypot)
+
+    return real_binary("hypot", node, self, other)
+
+
+def _gradients_of_hypot(g: UOp, node: UOp) -> tuple[UOp, UOp]:
+    """g x / h and g y / h, 0 at the origin."""
+    value, x, y = node.src
+    at_origin = value.eq(0)
+    length = at_origin.where(1, node)
+    return at_origin.where(0, g * (x / length)), at_origin.where(0, g * (y / length))
 
 
 def _power_of_ints(base: UOp, exponent: UOp) -> UOp:
@@ -322,6 +358,35 @@ def atan(self: Tensor) -> Tensor:
     [0.0, 1.5707963705062866]
     """
     return real(self, _atan_node)
+
+
+def atan2(self: Tensor, other: Operand) -> Tensor:
+    """The angle of the point (other, self) from the first axis, from -pi to pi; zeros have signs, as in C.
+
+    >>> Tensor([1.0, -1.0]).atan2(Tensor([0.0, -1.0])).rad2deg().round().tolist()
+    [90.0, -135.0]
+    """
+    def node(y: UOp, x: UOp) -> UOp:
+        (y_sign, height), (x_sign, width) = sign_and_magnitude(y), sign_and_magnitude(x)
+        is_steep = height > width
+        over, under = is_steep.where(x, y), is_steep.where(y, x)
+        is_zero = y.eq(0) & x.eq(0)
+        has_no_ratio = is_zero | (height.eq(math.inf) & width.eq(math.inf))
+        known = is_zero.where(x._operand(0.0), x._operand(1.0)) * y_sign * x_sign
+        angle = _atan_node(has_no_ratio.where(known, over / has_no_ratio.where(1, under)))
+        half_turn = y_sign * math.pi
+        return is_steep.where(half_turn * 0.5 - angle, (x_sign < 0).where(angle + half_turn, angle))
+
+    return real_binary("atan2", node, self, other)
+
+
+def sinc(self: Tensor) -> Tensor:
+    """sin(pi x) / (pi x), 1 at 0."""
+    def node(x: UOp) -> UOp:
+        angle = x.eq(0).where(1, x) * math.pi
+        return x.eq(0).where(1, angle.sin() / angle)
+
+    return real(self, node)
 
 
 def _asin_or_half_acos(x: UOp) -> tuple[UOp, UOp]:

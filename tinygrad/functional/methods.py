@@ -360,17 +360,17 @@ class Methods:
     # PyTorch's names: item by item
     addcmul = memoised(pytorch_names.addcmul)
     addcdiv = memoised(pytorch_names.addcdiv)
-    atan2 = memoised(pytorch_names.atan2)
+    atan2 = memoised(mathematics.atan2)
     clamp_min = pytorch_names.clamp_min
     clamp_max = pytorch_names.clamp_max
     nan_to_num = memoised(pytorch_names.nan_to_num)
-    logit = memoised(pytorch_names.logit)
+    logit = memoised(mathematics.logit)
     xlogy = memoised(pytorch_names.xlogy)
-    hypot = memoised(pytorch_names.hypot)
+    hypot = memoised(mathematics.hypot)
     deg2rad = pytorch_names.deg2rad
     rad2deg = pytorch_names.rad2deg
     frac = pytorch_names.frac
-    sinc = memoised(pytorch_names.sinc)
+    sinc = memoised(mathematics.sinc)
     heaviside = memoised(pytorch_names.heaviside)
     signbit = memoised(pytorch_names.signbit)
     isposinf = pytorch_names.isposinf

@@ -40,6 +40,14 @@ def axis_of(name: str, self: Tensor, axis: Any, extra: int = 0) -> int:
     return index % ndim
 
 
+def axis_and_size(name: str, self: Tensor, axis: Any) -> tuple[int, int]:
+    """`axis_of`, and how many items it has. Raises IndexError where the tensor has no axes at all."""
+    found = axis_of(name, self, axis)
+    if not self.ndim:
+        raise IndexError(f"{name} takes a tensor with axes, got shape ()")
+    return found, self.shape[found]
+
+
 def axes_of(name: str, self: Tensor, axes: Any) -> tuple[int, ...]:
     """The axes counted from the front, all of them for None. Raises ValueError where one comes twice."""
     if axes is None:
@@ -126,8 +134,7 @@ def unflatten(self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     >>> Tensor.arange(6).unflatten(0, (2, 3)).tolist()
     [[0, 1, 2], [3, 4, 5]]
     """
-    axis = axis_of("unflatten", self, dim)
-    size = self.shape[axis]
+    axis, size = axis_and_size("unflatten", self, dim)
     known = prod(s for s in sizes if s != -1)
     unknown = list(sizes).count(-1)
     if unknown > 1 or (unknown and (known == 0 or size % known)) or (not unknown and known != size):
@@ -455,7 +462,7 @@ def numel(self: Tensor) -> int:
 
 def size(self: Tensor, dim: int | None = None) -> Any:
     """The shape, or the size of axis `dim`."""
-    return self.shape if dim is None else self.shape[axis_of("size", self, dim)]
+    return self.shape if dim is None else axis_and_size("size", self, dim)[1]
 
 
 def element_size(self: Tensor) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tinygrad.dtype import DType, dtypes, promote
+from tinygrad.dtype import DType, dtypes, least_upper_float, promote
 from tinygrad.functional.elementwise import independent, unary
 from tinygrad.functional.reduce import masked_softmax
 from tinygrad.graph.shapes import broadcast_shape
@@ -39,13 +39,16 @@ def batchnorm(self: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Te
 
 
 def layernorm(self: Tensor, axis: int | tuple[int, ...] = -1, eps: float = 1e-5) -> Tensor:
-    """(self - mean) / sqrt(variance + eps), with mean and (biased) variance over `axis`.
+    """(self - mean) / sqrt(variance + eps), with mean and (biased) variance over `axis`. Half types are
+    computed in float32, for the variance of numbers from 256 on is more than float16 holds.
 
     >>> Tensor([-1.0, 1.0]).layernorm(eps=0).tolist()
     [-1.0, 1.0]
     """
-    centred = self - self.mean(axis, keepdim=True)
-    return centred * ((centred * centred).mean(axis, keepdim=True) + eps).rsqrt()
+    dtype = least_upper_float(self.dtype)
+    wide = self.cast(promote(dtype, dtypes.float32))
+    centred = wide - wide.mean(axis, keepdim=True)
+    return (centred * ((centred * centred).mean(axis, keepdim=True) + eps).rsqrt()).cast(dtype)
 
 
 def rmsnorm(x: Tensor, axis: int | tuple[int, ...] = -1, eps: float = 1e-5) -> Tensor:

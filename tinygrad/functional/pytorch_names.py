@@ -14,7 +14,7 @@ import ml_dtypes
 from tinygrad.dtype import DTypeLike, dtypes
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import as_tensor
-from tinygrad.functional.movement import axis_of, integers
+from tinygrad.functional.movement import axis_and_size, axis_of, integers
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.helpers import prod
 
@@ -35,22 +35,6 @@ def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: float = 1) ->
 def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: float = 1) -> Tensor:
     """self + value * tensor1 / tensor2."""
     return self + tensor1 * value / tensor2
-
-
-def atan2(self: Tensor, other: Tensor) -> Tensor:
-    """The angle of the point (other, self) from the first axis, from -pi to pi; zeros have signs, as in C.
-
-    >>> Tensor([1.0, -1.0]).atan2(Tensor([0.0, -1.0])).rad2deg().round().tolist()
-    [90.0, -135.0]
-    """
-    is_steep = self.abs() > other.abs()
-    over, under = is_steep.where(other, self), is_steep.where(self, other)
-    is_zero = (self == 0) & (other == 0)
-    has_no_ratio = is_zero | (self.isinf() & other.isinf())
-    known = is_zero.where(0.0, 1.0).copysign(self) * other.ones_like().copysign(other)
-    angle = has_no_ratio.where(known, over / has_no_ratio.where(1, under)).atan()
-    half_turn = (self.ones_like() * math.pi).copysign(self)
-    return is_steep.where(half_turn / 2 - angle, signbit(other).where(angle + half_turn, angle))
 
 
 def clamp_min(self: Tensor, min: Any) -> Tensor:
@@ -80,27 +64,11 @@ def nan_to_num(self: Tensor, nan: float = 0.0, posinf: float | None = None, negi
     return (self == -math.inf).where(-largest if neginf is None else neginf, found)
 
 
-def logit(self: Tensor, eps: float | None = None) -> Tensor:
-    """log(x / (1 - x)), of numbers brought between `eps` and 1 - `eps` where that is given."""
-    x = self if eps is None else self.clip(eps, 1 - eps)
-    return (x / (1 - x)).log()
-
-
 def xlogy(self: Tensor, other: Any) -> Tensor:
     """self * log(other), 0 where self is 0 and other is a number."""
     y = as_tensor("xlogy", other, self)
-    is_zero = (self == 0) & ~y.isnan()
-    return is_zero.where(0, self * is_zero.where(1, y).log())
-
-
-def hypot(self: Tensor, other: Tensor) -> Tensor:
-    """The square root of self ** 2 + other ** 2, where squares would be too large, too."""
-    x, y = self.abs(), other.abs()
-    longer, shorter = x.maximum(y), x.minimum(y)
-    is_plain = (longer > 0) & (longer < math.inf)
-    ratio = is_plain.where(shorter, 0) / is_plain.where(longer, 1)
-    is_infinite = (x == math.inf) | (y == math.inf)
-    return is_infinite.where(math.inf, longer * (1 + ratio * ratio).sqrt())
+    has_no_log = (self == 0) & ((y <= 0) | (y == math.inf))
+    return has_no_log.where(0, self * has_no_log.where(1, y).log())
 
 
 def deg2rad(self: Tensor) -> Tensor:
@@ -116,13 +84,6 @@ def rad2deg(self: Tensor) -> Tensor:
 def frac(self: Tensor) -> Tensor:
     """What `trunc` cuts off, with the sign of self."""
     return self - self.trunc()
-
-
-def sinc(self: Tensor) -> Tensor:
-    """sin(pi x) / (pi x), 1 at 0."""
-    is_zero = self == 0
-    x = is_zero.where(1, self) * math.pi
-    return is_zero.where(1, x.sin() / x)
 
 
 def heaviside(self: Tensor, values: Tensor) -> Tensor:
@@ -273,8 +234,7 @@ def diff(self: Tensor, n: int = 1, dim: int = -1) -> Tensor:
     """Each item less the one before along an axis, n times."""
     found = self
     for _ in range(n):
-        axis = axis_of("diff", found, dim)
-        size = found.shape[axis]
+        axis, size = axis_and_size("diff", found, dim)
         earlier, later = (narrow(found, axis, first, max(size - 1, 0)) for first in (0, min(1, size)))
         found = later != earlier if found.dtype.is_bool else later - earlier
     return found
@@ -378,8 +338,7 @@ def select(self: Tensor, dim: int, index: int) -> Tensor:
 
 def narrow(self: Tensor, dim: int, start: int, length: int) -> Tensor:
     """`length` items of an axis from `start` on: a view. Raises ValueError where there are fewer."""
-    axis = axis_of("narrow", self, dim)
-    size = self.shape[axis]
+    axis, size = axis_and_size("narrow", self, dim)
     first = start + size if start < 0 else start
     if not (first >= 0 and length >= 0 and first + length <= size):
         raise ValueError(f"narrow: {length} items from {start} on of an axis of {size}")
@@ -388,7 +347,7 @@ def narrow(self: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 def unbind(self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """What `select` gives at each position of an axis."""
-    return tuple(select(self, dim, i) for i in range(self.shape[axis_of("unbind", self, dim)]))
+    return tuple(select(self, dim, i) for i in range(axis_and_size("unbind", self, dim)[1]))
 
 
 def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:

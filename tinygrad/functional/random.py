@@ -354,7 +354,7 @@ def multinomial(self: Tensor, num_samples: int = 1, replacement: bool = False) -
 
 def scaled_uniform(*shape: Any, **kwargs: Any) -> Tensor:
     """Uniform in [-1, 1) / sqrt(number of items)."""
-    bound = prod(to_shape("scaled_uniform", shape)) ** -0.5
+    bound = max(prod(to_shape("scaled_uniform", shape)), 1) ** -0.5
     return uniform(*shape, low=-bound, high=bound, **kwargs)
 
 

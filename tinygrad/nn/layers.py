@@ -4,12 +4,13 @@ Parameters have the names, shapes and initial distributions of PyTorch's layers,
 """
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from tinygrad.dtype import dtypes, promote
+from tinygrad.dtype import dtypes, least_upper_float, promote
 from tinygrad.functional.graph_templates import memoised
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.helpers import make_tuple, prod
@@ -151,13 +152,19 @@ class BatchNorm:
             self.running_var = Tensor(np.ones(sz, np.float32), requires_grad=False)
 
     def calc_stats(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(mean, biased variance) of each channel: of the batch in training, else the running ones."""
-        if self.track_running_stats and not Tensor.training:
+        """(mean, biased variance) of each channel: of the batch in training, in float32 at least, else the
+        running ones."""
+        if self._takes_running_stats:
             return self.running_mean, self.running_var
         others = (0, *range(2, x.ndim))
-        mean = x.mean(others)
-        deviation = x - mean.reshape(1, -1, *(1,) * (x.ndim - 2))
+        wide = x.cast(promote(least_upper_float(x.dtype), dtypes.float32))
+        mean = wide.mean(others)
+        deviation = wide - mean.reshape(1, -1, *(1,) * (x.ndim - 2))
         return mean, (deviation * deviation).mean(others)
+
+    @property
+    def _takes_running_stats(self) -> bool:
+        return self.track_running_stats and not Tensor.training
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 2 or (self.weight is not None and x.shape[1] != self.weight.shape[0]):
@@ -166,7 +173,11 @@ class BatchNorm:
         mean, var = self.calc_stats(x)
         if self.track_running_stats and Tensor.training:
             self._track(mean.detach(), var.detach(), x.numel() // x.shape[1])
-        return x.batchnorm(self.weight, self.bias, mean, (var + self.eps).rsqrt())
+        out = x.batchnorm(self.weight, self.bias, mean, (var + self.eps).rsqrt())
+        if self._takes_running_stats:
+            return out
+        parameters = [p.dtype for p in (self.weight, self.bias) if p is not None]
+        return out.cast(functools.reduce(promote, parameters, least_upper_float(x.dtype)))
 
     def _track(self, mean: Tensor, var: Tensor, count: int) -> None:
         if count == 1:

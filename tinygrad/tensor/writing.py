@@ -22,6 +22,7 @@ from tinygrad.graph.leaf_tensors import (
     storage_view,
     value_of_its_own,
     with_gradient_of,
+    without_detaches,
 )
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.shapes import broadcast_shape
@@ -39,11 +40,15 @@ leaf_identities = itertools.count()
 
 
 def operand_to_write(self: Tensor, value: Any) -> Tensor:
-    """What is to be written into `self` as a tensor; a number in its dtype, as NumPy and PyTorch cast it."""
+    """What is to be written into `self` as a tensor; numbers in its dtype, as NumPy and PyTorch cast them."""
     if isinstance(value, type(self)):
         return value
     dtype = self.dtype if isinstance(value, (bool, int, float, np.generic)) else None
-    return type(self)(value, device=self.device, dtype=dtype, requires_grad=False)
+    new = type(self)(value, device=self.device, dtype=dtype, requires_grad=False)
+    if isinstance(value, (list, tuple)) and new.dtype is not self.dtype and (
+            self.dtype.is_float or not new.dtype.is_float):
+        return type(self)(value, device=self.device, dtype=self.dtype, requires_grad=False)
+    return new
 
 
 def as_written(name: str, shape: Shape, dtype: DType, value: Tensor) -> Tensor:
@@ -70,7 +75,7 @@ def write(self: Tensor, value: UOp, view: UOp | None = None, partly: bool = Fals
         self.realize()
     shared = self._aliased
     unknown = is_unknown(value)
-    lazily = is_tracked(self) or (unknown and own_memory(self.uop) is None)
+    lazily = is_written_lazily(self, value)
     if shared is not None and not lazily and self.uop is not shared.base:
         self.compute_whole()
     target = own_memory(self.uop)
@@ -106,6 +111,17 @@ def _rebind(self: Tensor, value: UOp, view: UOp, partly: bool) -> None:
         self.uop = new
     else:
         alias_set.show(new)
+
+
+def is_written_lazily(self: Tensor, value: UOp) -> bool:
+    """Whether this takes `value`, whole or in part, as another node: memory would lose something, of this or,
+    where this is no memory yet, of the value: the gradients that flow through it."""
+    if is_tracked(self):
+        return True
+    if is_unknown(value):
+        return own_memory(self.uop) is None
+    has_gradient = depends_on_leaf(value) and self._requires_grad is not False and not no_grad.state.depth
+    return has_gradient and not is_view_of_memory(without_detaches(self.uop))
 
 
 def is_tracked(self: Tensor) -> bool:

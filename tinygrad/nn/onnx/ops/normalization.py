@@ -39,9 +39,11 @@ def BatchNormalization_14(X: Tensor, scale: Tensor, B: Tensor, input_mean: Tenso
     if not training_mode:
         return X.batchnorm(scale, B, input_mean, (input_var + epsilon).rsqrt())
     others = tuple(i for i in range(X.ndim) if i != 1)
-    mean, var = X.mean(others), X.var(others, correction=0)
-    running = [old * momentum + new * (1 - momentum) for old, new in ((input_mean, mean), (input_var, var))]
-    return X.batchnorm(scale, B, mean, (var + epsilon).rsqrt()), *running
+    wide = _widened(X, 1)
+    mean, var = wide.mean(others), wide.var(others, correction=0)
+    running = [(old * momentum + new * (1 - momentum)).cast(old.dtype)
+               for old, new in ((input_mean, mean), (input_var, var))]
+    return X.batchnorm(scale, B, mean, (var + epsilon).rsqrt()).cast(X.dtype), *running
 
 
 @op
