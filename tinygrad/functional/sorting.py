@@ -20,7 +20,7 @@ from tinygrad.functional.indexing import gather
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.joining import joined
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sizes import largest, largest_shape
+from tinygrad.graph.sizes import Size, largest, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 
@@ -71,8 +71,8 @@ def _sorted_places(x: Tensor, descending: bool, count: int | None) -> Tensor:
         else dtypes.int64
     digit_bits = word.bits - 1 - place_bits
     numbers = counting(size, word).reshape((*(1,) * (x.ndim - 1), size)).expand(x.shape)
-    chunk = 1 if count is None else 1 << (largest(size) // count).bit_length() // 2
-    in_chunks = chunk >= LEAST_CHUNK and digit_bits >= bits.dtype.bits
+    most = largest(size if count is None else count)
+    chunk = 1 << (largest(size) // most).bit_length() // 2 if digit_bits >= bits.dtype.bits else 1
     places: Tensor | None = None
     for low in range(0, bits.dtype.bits, digit_bits):
         is_last = low + digit_bits >= bits.dtype.bits
@@ -80,8 +80,8 @@ def _sorted_places(x: Tensor, descending: bool, count: int | None) -> Tensor:
         if places is not None:
             digit = gather(type(x).of(digit, x), -1, places).uop
         words = digit.cast(word) << place_bits | numbers
-        if count is not None and in_chunks:
-            words = _of_first_chunks(type(x).of(words, x), count, chunk)
+        if chunk >= LEAST_CHUNK:
+            words = _of_first_chunks(type(x).of(words, x), most, chunk)
         found = _in_order(words, count if is_last else None) & ((1 << place_bits) - 1)
         order = type(x).of(found.cast(dtypes.default_int), x)
         places = order if places is None else gather(places.contiguous(), -1, order)
@@ -111,7 +111,7 @@ def _in_order(words: UOp, count: int | None) -> UOp:
     if length <= RANK_LENGTH or rows * length**2 <= RANK_COMPARISONS:
         found = _by_rank(words)
     else:
-        run = length if count is None else count
+        run = largest(size if count is None else count)
         found = _first_of_runs(words, 1 << (run - 1).bit_length())
     return found.shrink([*((0, n) for n in lead), (0, size if count is None else count)])
 
@@ -266,7 +266,8 @@ def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: boo
         raise ValueError(f"topk takes 0 <= k <= {size}, the items of axis {axis}, got {k}")
     if self.ndim == 0:
         return self, self.zeros_like(dtype=dtypes.default_int)
-    if prod(self.shape) == 0:
+    k = k if isinstance(k, Size) else operator.index(k)
+    if prod(self.shape) == 0 or (not isinstance(k, Size) and k == 0):
         places = self.zeros_like(dtype=dtypes.default_int)
         places = places.shrink([(0, k) if i == axis else None for i in range(self.ndim)])
     else:
