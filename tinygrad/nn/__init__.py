@@ -4,7 +4,7 @@ data.
 A layer is any object that holds tensors and can be called; there is no base class. `nn.state.get_parameters`
 finds the tensors. The functions that layers call are methods of `Tensor` (`functional/`).
 """
-from tinygrad.nn import checkpoints, datasets, optim, parallel, state
+from tinygrad.nn import checkpoints, datasets, functional, optim, parallel, state
 from tinygrad.nn.layers import (
     BatchNorm,
     BatchNorm2d,
@@ -44,6 +44,7 @@ __all__ = [
     "RMSNorm",
     "checkpoints",
     "datasets",
+    "functional",
     "optim",
     "parallel",
     "state",

@@ -13,6 +13,7 @@ from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.graph_templates import memoised
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.helpers import make_tuple, prod
+from tinygrad.nn.functional import embedding
 from tinygrad.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -285,24 +286,23 @@ class Embedding:
     """Rows of a table: integers (...) to vectors (..., embed_size).
 
     weight (vocab_size, embed_size) begins normal with standard deviation 1. A number outside the vocabulary
-    gives zeros.
+    gives zeros. Row `padding_idx` begins as zeros, and gets no gradient.
 
     >>> layer = nn.Embedding(10, 4)
     >>> layer(Tensor([[1, 2, 3]])).shape
     (1, 3, 4)
     """
 
-    def __init__(self, vocab_size: int, embed_size: int) -> None:
+    def __init__(self, vocab_size: int, embed_size: int, padding_idx: int | None = None) -> None:
         self.vocab_size = vocab_size
         self.embed_size = embed_size
+        self.padding_idx = padding_idx
         self.weight = Tensor.randn(vocab_size, embed_size)
+        if padding_idx is not None:
+            self.weight[padding_idx] = 0
 
     def __call__(self, idx: Tensor) -> Tensor:
-        if not idx.dtype.is_int:
-            raise TypeError(f"Embedding takes integers, got {idx.dtype.name}")
-        # spelled as a one-hot sum: the scheduler turns it into an indexed load
-        numbers = Tensor.arange(self.vocab_size, dtype=promote(idx.dtype, dtypes.int32), device=idx.device)
-        return (idx.reshape(*idx.shape, 1, 1) == numbers.unsqueeze(-1)).where(self.weight, 0).sum(-2)
+        return embedding(idx, self.weight, self.padding_idx)
 
 
 class LSTMCell:
