@@ -221,6 +221,7 @@ class Methods:
     atanh = memoised(mathematics.atanh)
     erf = memoised(error_function.erf)
     erfc = memoised(error_function.erfc)
+    erfinv = memoised(error_function.erfinv)
     # activation
     relu = memoised(activation.relu)
     relu6 = memoised(activation.relu6)
