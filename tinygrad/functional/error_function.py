@@ -160,7 +160,7 @@ TAIL = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.005739
 
 
 def erfinv(self: Tensor) -> Tensor:
-    """The number of which self is `erf`: infinite at 1, NaN beyond. Two steps of Newton's after Giles's
+    """The number of which self is `erf`: infinite at 1, NaN beyond. Three steps of Newton's after Giles's
     approximation, of which the gradient is exact, too.
 
     >>> Tensor([0.0, 1.0]).erfinv().tolist()
@@ -178,7 +178,7 @@ def erfinv(self: Tensor) -> Tensor:
     for centre, tail in others:
         ratio = ratio * of + is_tail.where(tail, centre)
     found = (w < 16).where(ratio * inner, (w < 16).where(1, w).sqrt() - 0.15)  # as far as Giles's goes
-    for _ in range(2):
+    for _ in range(3):
         near = found.detach()
         # beyond a half, what is left to 1 has the digits, and its logarithm is nearly straight
         rest = near.erfc()

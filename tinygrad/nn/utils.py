@@ -15,7 +15,7 @@ def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm
     that they had.
 
     >>> weight = Tensor([3.0, 4.0], requires_grad=True)
-    >>> (weight * weight / 2).sum().backward()
+    >>> _ = (weight * weight / 2).sum().backward()
     >>> nn.utils.clip_grad_norm_([weight], max_norm=1.0).item(), round(weight.grad.norm().item(), 4)
     (5.0, 1.0)
     """
