@@ -39,7 +39,9 @@ from tinygrad.functional import (
     reduce,
     running,
     selecting,
+    statistics,
 )
+from tinygrad.functional.in_place import InPlace
 from tinygrad.tensor import generator
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
     return graph_templates.memoised(_of_tensors(function), first)
 
 
-class Methods:
+class Methods(InPlace):
     """The methods that `functional/` defines, by family, and the operators."""
 
     # creation
@@ -411,6 +413,23 @@ class Methods:
     median = _along_dim(memoised(pytorch_names.median))
     diff = _along_dim(memoised(pytorch_names.diff))
     trace = pytorch_names.trace
+    # order statistics, counts, covariances, distances
+    quantile = _along_dim(memoised(statistics.quantile))
+    nanquantile = _along_dim(memoised(statistics.nanquantile))
+    kthvalue = _along_dim(memoised(statistics.kthvalue))
+    nanmedian = _along_dim(memoised(statistics.nanmedian))
+    mode = _along_dim(memoised(statistics.mode))
+    aminmax = _along_dim(memoised(statistics.aminmax))
+    histc = memoised(statistics.histc)
+    searchsorted = memoised(statistics.searchsorted)
+    bucketize = memoised(statistics.bucketize)
+    isin = memoised(statistics.isin)
+    cov = memoised(statistics.cov)
+    corrcoef = memoised(statistics.corrcoef)
+    cdist = memoised(statistics.cdist)
+    logdet = statistics.logdet
+    tensordot = memoised(statistics.tensordot)
+    tensor_split = statistics.tensor_split
     # PyTorch's names: products
     mm = _of_tensors(pytorch_names.mm)
     bmm = _of_tensors(pytorch_names.bmm)
@@ -452,6 +471,10 @@ class Methods:
     swapdims = transpose
     ravel = flatten
     nelement = numel
+    dim = movement.number_of_axes
+    ndimension = dim
+    concat = cat
+    concatenate = cat
     # PyTorch's names: new tensors
     new_full = pytorch_names.new_full
     new_zeros = pytorch_names.new_zeros
