@@ -68,7 +68,7 @@ def _in_place(function: Callable[..., Tensor]) -> Operator:
     return lambda self, x: self.assign(function(self, x))
 
 
-def _also_named(**names: str) -> Callable[[Function], Function]:
+def also_named(**names: str) -> Callable[[Function], Function]:
     """Of a function: its arguments `names` may be called so too, as PyTorch (and NumPy) do."""
     def named(function: Function) -> Function:
         @wraps(function)
@@ -76,7 +76,7 @@ def _also_named(**names: str) -> Callable[[Function], Function]:
             for other in names.keys() & options.keys():
                 own = names[other]
                 if own in options:
-                    name = function.__name__.rstrip("_")
+                    name = function.__qualname__.removesuffix(".__init__").rstrip("_")
                     raise TypeError(f"{name}: {own} and {other} are two names of one argument")
                 options[own] = options.pop(other)
             return function(self, *args, **options)
@@ -84,8 +84,8 @@ def _also_named(**names: str) -> Callable[[Function], Function]:
     return named
 
 
-_along = _also_named(dim="axis")
-_along_dim = _also_named(axis="dim")
+_along = also_named(dim="axis")
+_along_dim = also_named(axis="dim")
 
 
 def _of_tensors(function: Callable[P, R]) -> Callable[P, R]:
@@ -163,7 +163,7 @@ class Methods(InPlace):
     reciprocal = elementwise.reciprocal
     maximum = elementwise.maximum
     minimum = elementwise.minimum
-    clip = _also_named(min="min_", max="max_")(memoised(elementwise.clip))
+    clip = also_named(min="min_", max="max_")(memoised(elementwise.clip))
     lerp = memoised(elementwise.lerp)
     sign = memoised(elementwise.sign)
     copysign = memoised(elementwise.copysign)

@@ -11,6 +11,7 @@ import numpy as np
 
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.graph_templates import memoised
+from tinygrad.functional.methods import also_named
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.helpers import make_tuple, prod
 from tinygrad.nn.functional import embedding
@@ -157,6 +158,7 @@ class BatchNorm:
     ((4, 2, 3), [0.0, 0.0])
     """
 
+    @also_named(num_features="sz")
     def __init__(self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True,
                  momentum: float | None = 0.1) -> None:
         self.eps = eps
@@ -241,6 +243,20 @@ class InstanceNorm(GroupNorm):
         super().__init__(num_features, num_features, eps, affine)
 
 
+class InstanceNorm2d(InstanceNorm):
+    """`InstanceNorm` with PyTorch's arguments: without parameters unless `affine`. Of what `momentum` is for,
+    `track_running_stats`, there is none: ValueError."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
+                 track_running_stats: bool = False) -> None:
+        if track_running_stats:
+            raise ValueError(f"{type(self).__name__} keeps no running statistics")
+        super().__init__(num_features, eps, affine)
+
+
+InstanceNorm1d = InstanceNorm3d = InstanceNorm2d
+
+
 class LayerNorm:
     """Normalises over the last axes, whose sizes are `normalized_shape` (Ba, Kiros and Hinton, 2016).
 
@@ -315,6 +331,7 @@ class Embedding:
     (1, 3, 4)
     """
 
+    @also_named(num_embeddings="vocab_size", embedding_dim="embed_size")
     def __init__(self, vocab_size: int, embed_size: int, padding_idx: int | None = None) -> None:
         self.vocab_size = vocab_size
         self.embed_size = embed_size
