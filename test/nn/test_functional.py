@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import tinygrad.nn.functional as F
-from tinygrad import Tensor
+from tinygrad import Tensor, nn
+from tinygrad.nn import function_layers
 
 
 @pytest.mark.parametrize("function", [F.relu, F.hardtanh, F.selu,
@@ -80,3 +81,20 @@ def test_gumbel_softmax_draws_classes_as_often_as_their_probabilities_say() -> N
 def test_what_cannot_be_is_said(call: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(Tensor.ones(2, 4))
+
+
+def test_every_layer_of_a_function_is_exported() -> None:
+    layers = {name for name, value in vars(function_layers).items()
+              if isinstance(value, type) and issubclass(value, function_layers.FunctionLayer)}
+    layers.remove("FunctionLayer")
+    assert layers == set(function_layers.__all__) and layers <= set(nn.__all__)
+
+
+def test_options_are_attributes_and_wrong_ones_are_refused() -> None:
+    layer = nn.LeakyReLU(0.5)
+    layer.negative_slope = 0.25  # type: ignore[attr-defined]
+    assert layer(Tensor([-4.0])).item() == -1 and repr(nn.Dropout(0.1)) == "Dropout(p=0.1, inplace=False)"
+    with pytest.raises(TypeError, match="MaxPool2d.*missing a required argument: 'kernel_size'"):
+        nn.MaxPool2d()
+    with Tensor.train():
+        assert set(np.unique(nn.Dropout(0.5)(Tensor.ones(100)).numpy())) == {0, 2}
