@@ -1,7 +1,8 @@
 """Recurrent layers: one step (`LSTMCell`, ...), and whole sequences in one call (`LSTM`, ...).
 
 Parameters have PyTorch's names, shapes and initial distributions. A sequence is unrolled: the products of all
-its steps with `weight_ih` are one, those with `weight_hh` are one a step.
+its steps with `weight_ih` are one, those with `weight_hh` are one a step. The graph of a long sequence is
+large, and scheduled again as long as anything about it is new: such training belongs under `TinyJit`.
 """
 from __future__ import annotations
 
