@@ -361,6 +361,7 @@ MATHEMATICS = [
         Row(name, **method(name), dtypes=FLOATS, values=within_one, costly=True, ulps=2, special=True)
         for name in ("asin", "acos", "atanh")
     ),
+    Row("erfinv", **method("erfinv"), dtypes=FLOATS, values=within_one, costly=True, ulps=4, special=True),
     Row("pow", lambda x, y: x**y, lambda x, y: x**y, FLOATS, BINARY, positive, costly=True, ulps=2),
     *(
         Row(

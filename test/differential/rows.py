@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from . import elementwise, indexing, losses, movement, networks, pytorch_names, reductions
+from . import (
+        elementwise,
+        functional,
+        indexing,
+        losses,
+        movement,
+        networks,
+        pytorch_names,
+        reductions,
+        statistics,
+)
 
 ROWS = [*elementwise.ROWS, *movement.ROWS, *reductions.ROWS, *indexing.ROWS, *networks.ROWS, *losses.ROWS,
-        *pytorch_names.ROWS]
+        *pytorch_names.ROWS, *functional.ROWS, *statistics.ROWS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinygrad.functional.methods import Methods
 
-from . import pytorch_names
+from . import functional, pytorch_names, statistics
 from .rows import ROWS
 
 ELSEWHERE = {
@@ -70,10 +70,20 @@ CONSTANT = {"lt", "gt", "le", "ge", "eq", "ne", "logical_not", "isnan", "isinf",
 """Methods of floats that give bools, positions, numbers of items or constants: they have no gradient."""
 CONSTANT_IN_PYTORCH = {"floordiv", "int", "long", "short"}
 
+RANDOM = {"F.gumbel_softmax"}
+"""Functions whose results are drawn; `test/nn/test_functional.py` has them."""
+
 
 def test_every_method_has_a_row() -> None:
     tested = {row.name.split()[0] for row in ROWS}.union(*ELSEWHERE.values())
     public = {name for name in vars(Methods) if not name.startswith("_")}
+    assert not public - tested, f"add rows for {sorted(public - tested)}"
+
+
+def test_every_function_of_functional_has_a_row() -> None:
+    tested = {row.name.split()[0] for row in ROWS} | RANDOM
+    public = {f"F.{name}" for name, value in vars(functional.ours_f).items() if not name.startswith("_")
+              and name.islower() and callable(getattr(functional.torch.nn.functional, name, None))}
     assert not public - tested, f"add rows for {sorted(public - tested)}"
 
 
@@ -86,4 +96,4 @@ def test_every_method_with_a_gradient_has_a_row_that_checks_it() -> None:
     of_floats = [row for row in ROWS if any(dtype.is_float for dtype in row.dtypes)]
     checked = {row.name.split()[0] for row in of_floats if row.gradient}
     unchecked = {row.name.split()[0] for row in of_floats} - checked
-    assert unchecked == CONSTANT | CONSTANT_IN_PYTORCH | pytorch_names.CONSTANT
+    assert unchecked == CONSTANT | CONSTANT_IN_PYTORCH | pytorch_names.CONSTANT | statistics.CONSTANT

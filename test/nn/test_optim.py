@@ -325,3 +325,22 @@ def test_optimizers_refuse() -> None:
         optim.OptimizerGroup(optim.SGD([p])).lr  # noqa: B018
     with pytest.raises(ValueError, match="b1 and b2"):
         optim.Adam([p], b1=1.0)
+
+
+@pytest.mark.parametrize("name, options", [
+    ("Adam", {"lr": 0.02, "betas": (0.8, 0.95), "weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.02, "betas": (0.8, 0.95), "weight_decay": 0.1}),
+    ("RMSprop", {}), ("RMSprop", {"lr": 0.02, "alpha": 0.9, "weight_decay": 0.1}),
+    ("RMSprop", {"momentum": 0.9, "centered": True}),
+    ("Adagrad", {}), ("Adagrad", {"lr": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.5}),
+])
+def test_optimizers_with_pytorchs_arguments_take_its_steps(name: str, options: dict[str, Any]) -> None:
+    torch: Any = pytest.importorskip("torch", reason="compares with PyTorch")
+    params = [torch.tensor(p.astype(np.float64), requires_grad=True) for p in start()]
+    optimizer = getattr(torch.optim, name)(params, **options)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for p, t in zip(params, targets(), strict=True):
+            ((p - torch.tensor(t)).square() * p).sum().backward()
+        optimizer.step()
+    same(run(lambda own: getattr(optim, name)(own, **options)), [p.detach().numpy() for p in params])

@@ -181,13 +181,19 @@ def leaky_relu(self: Tensor, neg_slope: float = 0.01) -> Tensor:
 
 
 def hardtanh(self: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
-    """x kept within [min_val, max_val]; at the ends the gradient is zero.
+    """x kept within [min_val, max_val]; the gradient at the ends is 0, which of `clip` is 1.
 
     >>> Tensor([-2.0, 0.5, 2.0]).hardtanh().tolist()
     [-1.0, 0.5, 1.0]
     """
-    is_within = (self > min_val) & (self < max_val)
-    return is_within.where(self, self.detach()).clip(min_val, max_val)
+    return unary(self, lambda x: _between(x, min_val, max_val)) if self.dtype.is_float else \
+        self.clip(min_val, max_val)
+
+
+def _between(x: UOp, low: float, high: float) -> UOp:
+    """x kept within [low, high], with gradient 0 at the ends; NaN stays NaN."""
+    is_low, is_high = (x < low) | x.eq(low), (x > high) | x.eq(high)
+    return is_low.where(low, is_high.where(high, x))
 
 
 def hardsigmoid(self: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor:
@@ -196,21 +202,14 @@ def hardsigmoid(self: Tensor, alpha: float = 1 / 6, beta: float = 0.5) -> Tensor
     Computed as alpha (x + beta / alpha), which loses nothing where the line meets zero.
     """
     def node(x: UOp) -> UOp:
-        line = (x + beta / alpha) * alpha if alpha else x * alpha + beta
-        low, high = (line < 0) | line.eq(0), (line > 1) | line.eq(1)  # at the ends the gradient is zero
-        return low.where(0, high.where(1, line))
+        return _between((x + beta / alpha) * alpha if alpha else x * alpha + beta, 0, 1)
 
     return real(self, node)
 
 
 def hardswish(self: Tensor) -> Tensor:
     """x * min(max(x + 3, 0), 6) / 6."""
-    def node(x: UOp) -> UOp:
-        line = x + 3
-        low, high = (line < 0) | line.eq(0), (line > 6) | line.eq(6)  # as for `hardsigmoid`
-        return x * (low.where(0, high.where(6, line)) / 6)
-
-    return real(self, node)
+    return real(self, lambda x: x * (_between(x + 3, 0, 6) / 6))
 
 
 def softsign(self: Tensor) -> Tensor:

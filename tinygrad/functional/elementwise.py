@@ -191,22 +191,22 @@ def real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any,
 # --- arithmetic ---------------------------------------------------------------------------------------------
 
 
-def add(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
-    """self + x; for bools, or.
+def add(self: Tensor, x: Operand, reverse: bool = False, *, alpha: float = 1) -> Tensor:
+    """self + alpha * x; for bools, or.
 
     >>> (Tensor([[1], [2]]) + Tensor([10, 20])).tolist()
     [[11, 21], [12, 22]]
     """
-    return binary("add", _sum, self, x, reverse)
+    return binary("add", _sum, self, x if alpha == 1 else as_tensor("add", x, self) * alpha, reverse)
 
 
 def _sum(a: UOp, b: UOp) -> UOp:
     return a.alu(Ops.OR if a.dtype.is_bool else Ops.ADD, b)
 
 
-def sub(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
-    """self - x, or x - self with `reverse`. Raises TypeError for bools."""
-    return binary("sub", _difference, self, x, reverse)
+def sub(self: Tensor, x: Operand, reverse: bool = False, *, alpha: float = 1) -> Tensor:
+    """self - alpha * x, or alpha * x - self with `reverse`. Raises TypeError for bools."""
+    return binary("sub", _difference, self, x if alpha == 1 else as_tensor("sub", x, self) * alpha, reverse)
 
 
 def _difference(a: UOp, b: UOp) -> UOp:

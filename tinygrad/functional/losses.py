@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Reduction = Literal["mean", "sum", "none"]
 
 
-def _reduce_loss(loss: Tensor, reduction: str, total_weight: Tensor | None = None) -> Tensor:
+def reduce_loss(loss: Tensor, reduction: str, total_weight: Tensor | None = None) -> Tensor:
     """`loss` as `reduction` says; "mean" divides by `total_weight` where that is given."""
     if reduction == "none":
         return loss
@@ -56,7 +56,7 @@ def binary_crossentropy(self: Tensor, Y: Tensor, reduction: Reduction = "mean") 
     """
     _check_targets("binary_crossentropy", self, Y)
     loss = -Y * self.log().maximum(-100) - (1 - Y) * (1 - self).log().maximum(-100)
-    return _reduce_loss(loss, reduction)
+    return reduce_loss(loss, reduction)
 
 
 def binary_crossentropy_logits(self: Tensor, Y: Tensor, reduction: Reduction = "mean",
@@ -70,7 +70,7 @@ def binary_crossentropy_logits(self: Tensor, Y: Tensor, reduction: Reduction = "
     positive = Y * self.logsigmoid()
     if pos_weight is not None:
         positive = positive * pos_weight
-    return _reduce_loss(-positive - (1 - Y) * (-self).logsigmoid(), reduction)
+    return reduce_loss(-positive - (1 - Y) * (-self).logsigmoid(), reduction)
 
 
 def cross_entropy(self: Tensor, Y: Tensor, reduction: Reduction = "mean", label_smoothing: float = 0.0,
@@ -99,13 +99,13 @@ def cross_entropy(self: Tensor, Y: Tensor, reduction: Reduction = "mean", label_
     weighted = log_probs if along is None else log_probs * along
     smooth = weighted.sum(axis) / classes if label_smoothing else None
     if Y.dtype.is_float and Y.shape == self.shape:
-        return _reduce_loss(_smoothed(-(weighted * Y).sum(axis), smooth, label_smoothing), reduction)
+        return reduce_loss(_smoothed(-(weighted * Y).sum(axis), smooth, label_smoothing), reduction)
     _check_classes("cross_entropy", self.shape, Y, axis)
     picked = _is_label(Y, classes, axis, self.ndim)
     loss = _smoothed(-picked.where(weighted, 0).sum(axis), smooth, label_smoothing)
     counted = Y.ne(ignore_index)
     weights = counted.cast(loss.dtype) if along is None else picked.where(along, 0).sum(axis)
-    return _reduce_loss(counted.where(loss, 0), reduction, counted.where(weights, 0).sum())
+    return reduce_loss(counted.where(loss, 0), reduction, counted.where(weights, 0).sum())
 
 
 def _smoothed(loss: Tensor, smooth: Tensor | None, label_smoothing: float) -> Tensor:
@@ -134,7 +134,7 @@ def sparse_categorical_crossentropy(self: Tensor, Y: Tensor, ignore_index: int =
     if label_smoothing:
         loss = (1 - label_smoothing) * loss - label_smoothing * log_probs.mean(-1)
     counted = Y.ne(ignore_index)
-    return _reduce_loss(counted.where(loss, 0), reduction, counted.sum().cast(loss.dtype))
+    return reduce_loss(counted.where(loss, 0), reduction, counted.sum().cast(loss.dtype))
 
 
 def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index: int | None = -100,
@@ -156,7 +156,7 @@ def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index
     picked = _is_label(Y, classes, axis, self.ndim)
     loss = -picked.where(self, 0).sum(axis)
     if weight is None and ignore_index is None:
-        return _reduce_loss(loss, reduction)
+        return reduce_loss(loss, reduction)
     if weight is None:
         weights = loss.ones_like(requires_grad=False)
     else:
@@ -165,4 +165,4 @@ def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index
     if ignore_index is not None:
         weights = Y.ne(ignore_index).where(weights, 0)
     # where, not a product: an ignored log-probability may be infinite
-    return _reduce_loss((weights != 0).where(loss * weights, 0), reduction, weights.sum())
+    return reduce_loss((weights != 0).where(loss * weights, 0), reduction, weights.sum())

@@ -40,7 +40,9 @@ from tinygrad.functional import (
     running,
     selecting,
     sorting,
+    statistics,
 )
+from tinygrad.functional.in_place import InPlace
 from tinygrad.tensor import generator
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def _in_place(function: Callable[..., Tensor]) -> Operator:
     return lambda self, x: self.assign(function(self, x))
 
 
-def _also_named(**names: str) -> Callable[[Function], Function]:
+def also_named(**names: str) -> Callable[[Function], Function]:
     """Of a function: its arguments `names` may be called so too, as PyTorch (and NumPy) do."""
     def named(function: Function) -> Function:
         @wraps(function)
@@ -75,7 +77,7 @@ def _also_named(**names: str) -> Callable[[Function], Function]:
             for other in names.keys() & options.keys():
                 own = names[other]
                 if own in options:
-                    name = function.__name__.rstrip("_")
+                    name = function.__qualname__.removesuffix(".__init__").rstrip("_")
                     raise TypeError(f"{name}: {own} and {other} are two names of one argument")
                 options[own] = options.pop(other)
             return function(self, *args, **options)
@@ -83,8 +85,8 @@ def _also_named(**names: str) -> Callable[[Function], Function]:
     return named
 
 
-_along = _also_named(dim="axis")
-_along_dim = _also_named(axis="dim")
+_along = also_named(dim="axis")
+_along_dim = also_named(axis="dim")
 
 
 def _of_tensors(function: Callable[P, R]) -> Callable[P, R]:
@@ -117,7 +119,7 @@ def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
     return graph_templates.memoised(_of_tensors(function), first)
 
 
-class Methods:
+class Methods(InPlace):
     """The methods that `functional/` defines, by family, and the operators."""
 
     # creation
@@ -162,7 +164,7 @@ class Methods:
     reciprocal = elementwise.reciprocal
     maximum = elementwise.maximum
     minimum = elementwise.minimum
-    clip = _also_named(min="min_", max="max_")(memoised(elementwise.clip))
+    clip = also_named(min="min_", max="max_")(memoised(elementwise.clip))
     lerp = memoised(elementwise.lerp)
     sign = memoised(elementwise.sign)
     copysign = memoised(elementwise.copysign)
@@ -222,6 +224,7 @@ class Methods:
     atanh = memoised(mathematics.atanh)
     erf = memoised(error_function.erf)
     erfc = memoised(error_function.erfc)
+    erfinv = memoised(error_function.erfinv)
     # activation
     relu = memoised(activation.relu)
     relu6 = memoised(activation.relu6)
@@ -411,6 +414,23 @@ class Methods:
     median = _along_dim(memoised(pytorch_names.median))
     diff = _along_dim(memoised(pytorch_names.diff))
     trace = pytorch_names.trace
+    # order statistics, counts, covariances, distances
+    quantile = _along_dim(memoised(statistics.quantile))
+    nanquantile = _along_dim(memoised(statistics.nanquantile))
+    kthvalue = _along_dim(memoised(statistics.kthvalue))
+    nanmedian = _along_dim(memoised(statistics.nanmedian))
+    mode = _along_dim(memoised(statistics.mode))
+    aminmax = _along_dim(memoised(statistics.aminmax))
+    histc = memoised(statistics.histc)
+    searchsorted = memoised(statistics.searchsorted)
+    bucketize = memoised(statistics.bucketize)
+    isin = memoised(statistics.isin)
+    cov = memoised(statistics.cov)
+    corrcoef = memoised(statistics.corrcoef)
+    cdist = memoised(statistics.cdist)
+    logdet = statistics.logdet
+    tensordot = memoised(statistics.tensordot)
+    tensor_split = statistics.tensor_split
     # PyTorch's names: products
     mm = _of_tensors(pytorch_names.mm)
     bmm = _of_tensors(pytorch_names.bmm)
@@ -452,6 +472,10 @@ class Methods:
     swapdims = transpose
     ravel = flatten
     nelement = numel
+    dim = movement.number_of_axes
+    ndimension = dim
+    concat = cat
+    concatenate = cat
     # PyTorch's names: new tensors
     new_full = pytorch_names.new_full
     new_zeros = pytorch_names.new_zeros

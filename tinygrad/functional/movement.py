@@ -455,6 +455,11 @@ def tril(self: Tensor, diagonal: int = 0) -> Tensor:
 # --- sizes --------------------------------------------------------------------------------------------------
 
 
+def number_of_axes(self: Tensor) -> int:
+    """`ndim`, as a method."""
+    return self.ndim
+
+
 def numel(self: Tensor) -> int:
     """The number of items."""
     return math.prod(self.shape)

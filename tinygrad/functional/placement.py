@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tinygrad.device import canonical_device
+from tinygrad.dtype import DType
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.leaf_tensors import is_leaf
 from tinygrad.graph.mesh import Mesh
@@ -20,13 +21,17 @@ if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
 
-def to(self: Tensor, device: Devices | Tensor | None) -> Tensor:
+def to(self: Tensor, device: Devices | Tensor | DType | None, dtype: DType | None = None) -> Tensor:
     """This tensor on another device; whole on each of several. One that is on several is gathered.
 
-    Of another tensor it takes the device and the dtype, as in PyTorch; for a dtype alone there is `cast`.
+    Of another tensor it takes the device and the dtype; a dtype, alone or second, is cast to, as in PyTorch.
     """
     from tinygrad.tensor import Tensor
 
+    if isinstance(device, DType):
+        return self.cast(device)
+    if dtype is not None:
+        return to(self, device).cast(dtype)
     if isinstance(device, Tensor):
         return to(self, device.device).cast(device.dtype)
     if device == self.device:

@@ -197,6 +197,33 @@ def max_unpool2d(self: Tensor, indices: Tensor, kernel_size: Sizes = (2, 2), str
     return hit.any(-1).where(value, 0).reshape(*lead, *spatial)
 
 
+def adaptive_average(x: Tensor, output_size: Sequence[int]) -> Tensor:
+    """Means over parts of the last axes: part i of m has the items floor(i*n/m) to ceil((i + 1)*n/m)."""
+    sizes = x.shape[x.ndim - len(output_size):]
+    if all(n % out == 0 for n, out in zip(sizes, output_size, strict=True)):
+        return avg_pool2d(x, tuple(n // out for n, out in zip(sizes, output_size, strict=True)))
+    return interpolate(x, tuple(output_size), "area")
+
+
+def adaptive_largest(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The largest items of such parts, and where among the last axes each lies, as one number."""
+    axes, lead = len(output_size), x.shape[:x.ndim - len(output_size)]
+    flat: np.ndarray[Any, Any] = np.zeros((1,) * (2 * axes), np.int64)
+    for axis, (n, out) in enumerate(zip(x.shape[len(lead):], output_size, strict=True)):
+        first = np.arange(out) * n // out
+        end = -(-(np.arange(out) + 1) * n // out)
+        # an item beyond the end of its part stands for the last one in it
+        places = np.minimum(first[:, None] + np.arange((end - first).max()), end[:, None] - 1)
+        shape = [1] * (2 * axes)
+        shape[axis], shape[axes + axis] = places.shape
+        flat = flat * n + places.reshape(shape)
+    table = _constant(x, flat.reshape(prod(output_size), -1).astype(np.int32))
+    items = _items(x.flatten(len(lead)), -1, table)
+    found = items.argmax(-1, keepdim=True)
+    places_of = table.expand(items.shape).gather(items.ndim - 1, found).squeeze(-1)
+    return items.max(-1).reshape(*lead, *output_size), places_of.reshape(*lead, *output_size)
+
+
 INTERPOLATIONS = {"bilinear": ("linear", 2), "trilinear": ("linear", 3), "bicubic": ("cubic", 2)}
 """Other names of modes, with the number of axes that each says."""
 MODES = ("linear", "cubic", "nearest", "nearest-exact", "area")

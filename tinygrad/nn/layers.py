@@ -12,8 +12,10 @@ import numpy as np
 
 from tinygrad.dtype import dtypes, least_upper_float, promote
 from tinygrad.functional.graph_templates import memoised
+from tinygrad.functional.methods import also_named
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.helpers import make_tuple, prod
+from tinygrad.nn.functional import embedding
 from tinygrad.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -91,6 +93,15 @@ class Conv1d(Conv2d):
                          groups, bias)
 
 
+class Conv3d(Conv2d):
+    """`Conv2d` over three spatial axes: input (N, C, D, H, W)."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True) -> None:
+        super().__init__(in_channels, out_channels, make_tuple(kernel_size, 3), stride, padding, dilation,
+                         groups, bias)
+
+
 class ConvTranspose2d(_Convolution):
     """`Tensor.conv_transpose2d` with parameters; `kernel_size` may name any number of spatial axes.
 
@@ -125,6 +136,16 @@ class ConvTranspose1d(ConvTranspose2d):
                          output_padding, dilation, groups, bias)
 
 
+class ConvTranspose3d(ConvTranspose2d):
+    """`ConvTranspose2d` over three spatial axes: input (N, C, D, H, W)."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes = 0, output_padding: Sizes = 0, dilation: Sizes = 1, groups: int = 1,
+                 bias: bool = True) -> None:
+        super().__init__(in_channels, out_channels, make_tuple(kernel_size, 3), stride, padding,
+                         output_padding, dilation, groups, bias)
+
+
 class BatchNorm:
     """Normalises each channel (axis 1) over the batch and all other axes (Ioffe and Szegedy, 2015).
 
@@ -138,6 +159,7 @@ class BatchNorm:
     ((4, 2, 3), [0.0, 0.0])
     """
 
+    @also_named(num_features="sz")
     def __init__(self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True,
                  momentum: float | None = 0.1) -> None:
         self.eps = eps
@@ -193,7 +215,7 @@ class BatchNorm:
             running.assign(running * (1 - share) + batch.cast(running.dtype) * share)
 
 
-BatchNorm2d = BatchNorm3d = BatchNorm
+BatchNorm1d = BatchNorm2d = BatchNorm3d = BatchNorm
 
 
 class GroupNorm:
@@ -232,6 +254,20 @@ class InstanceNorm(GroupNorm):
         super().__init__(num_features, num_features, eps, affine)
 
 
+class InstanceNorm2d(InstanceNorm):
+    """`InstanceNorm` with PyTorch's arguments: without parameters unless `affine`. Of what `momentum` is for,
+    `track_running_stats`, there is none: ValueError."""
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
+                 track_running_stats: bool = False) -> None:
+        if track_running_stats:
+            raise ValueError(f"{type(self).__name__} keeps no running statistics")
+        super().__init__(num_features, eps, affine)
+
+
+InstanceNorm1d = InstanceNorm3d = InstanceNorm2d
+
+
 class LayerNorm:
     """Normalises over the last axes, whose sizes are `normalized_shape` (Ba, Kiros and Hinton, 2016).
 
@@ -239,25 +275,28 @@ class LayerNorm:
     [[-1.0, 1.0]]
     """
 
-    def __init__(self, normalized_shape: Sizes, eps: float = 1e-5, elementwise_affine: bool = True) -> None:
+    def __init__(self, normalized_shape: Sizes, eps: float = 1e-5, elementwise_affine: bool = True,
+                 bias: bool = True) -> None:
         self.normalized_shape = make_tuple(normalized_shape, 1)
         self.axis = tuple(range(-len(self.normalized_shape), 0))
         self.eps = eps
         self.weight = Tensor.ones(*self.normalized_shape) if elementwise_affine else None
-        self.bias = Tensor.zeros(*self.normalized_shape) if elementwise_affine else None
+        self.bias = Tensor.zeros(*self.normalized_shape) if elementwise_affine and bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[-len(self.normalized_shape):] != self.normalized_shape:
             sizes = ", ".join(map(str, self.normalized_shape))
             raise ValueError(f"{type(self).__name__} takes an input (..., {sizes}), got {x.shape}")
-        if self.weight is None or self.bias is None:
+        if self.weight is None:
             return x.layernorm(self.axis, self.eps)
         return _scaled_layernorm(x, self.weight, self.bias, self.axis, self.eps)
 
 
 @memoised
-def _scaled_layernorm(x: Tensor, weight: Tensor, bias: Tensor, axis: tuple[int, ...], eps: float) -> Tensor:
-    return x.layernorm(axis, eps) * weight + bias
+def _scaled_layernorm(x: Tensor, weight: Tensor, bias: Tensor | None, axis: tuple[int, ...], eps: float
+                      ) -> Tensor:
+    scaled = x.layernorm(axis, eps) * weight
+    return scaled if bias is None else scaled + bias
 
 
 class LayerNorm2d(LayerNorm):
@@ -296,59 +335,21 @@ class Embedding:
     """Rows of a table: integers (...) to vectors (..., embed_size).
 
     weight (vocab_size, embed_size) begins normal with standard deviation 1. A number outside the vocabulary
-    gives zeros.
+    gives zeros. Row `padding_idx` begins as zeros, and gets no gradient.
 
     >>> layer = nn.Embedding(10, 4)
     >>> layer(Tensor([[1, 2, 3]])).shape
     (1, 3, 4)
     """
 
-    def __init__(self, vocab_size: int, embed_size: int) -> None:
+    @also_named(num_embeddings="vocab_size", embedding_dim="embed_size")
+    def __init__(self, vocab_size: int, embed_size: int, padding_idx: int | None = None) -> None:
         self.vocab_size = vocab_size
         self.embed_size = embed_size
+        self.padding_idx = padding_idx
         self.weight = Tensor.randn(vocab_size, embed_size)
+        if padding_idx is not None:
+            self.weight[padding_idx] = 0
 
     def __call__(self, idx: Tensor) -> Tensor:
-        if not idx.dtype.is_int:
-            raise TypeError(f"Embedding takes integers, got {idx.dtype.name}")
-        # spelled as a one-hot sum: the scheduler turns it into an indexed load
-        numbers = Tensor.arange(self.vocab_size, dtype=promote(idx.dtype, dtypes.int32), device=idx.device)
-        return (idx.reshape(*idx.shape, 1, 1) == numbers.unsqueeze(-1)).where(self.weight, 0).sum(-2)
-
-
-class LSTMCell:
-    """One step of a long short-term memory (Hochreiter and Schmidhuber, 1997).
-
-    Called with x (N, input_size) and (h, c), each (N, hidden_size), zeros if not given; returns the next (h,
-    c). weight_ih (4*hidden, input), weight_hh (4*hidden, hidden), bias_ih and bias_hh (4*hidden,) hold the
-    input, forget, cell and output gates in this order.
-
-    >>> hidden, cell = nn.LSTMCell(3, 5)(Tensor.ones(2, 3))
-    >>> hidden.shape, cell.shape
-    ((2, 5), (2, 5))
-    """
-
-    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
-        bound = 1 / math.sqrt(hidden_size)
-        self.hidden_size = hidden_size
-        self.weight_ih = _uniform(bound, 4 * hidden_size, input_size)
-        self.weight_hh = _uniform(bound, 4 * hidden_size, hidden_size)
-        self.bias_ih = _uniform(bound, 4 * hidden_size) if bias else None
-        self.bias_hh = _uniform(bound, 4 * hidden_size) if bias else None
-
-    def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        if x.ndim != 2 or x.shape[1] != self.weight_ih.shape[1]:
-            raise ValueError(f"LSTMCell takes an input (N, {self.weight_ih.shape[1]}), got {x.shape}")
-        if hc is None:
-            zeros = Tensor.zeros(x.shape[0], self.hidden_size, dtype=x.dtype, device=x.device,
-                                 requires_grad=False)
-            hc = (zeros, zeros)
-        h, c = hc
-        if not h.shape == c.shape == (x.shape[0], self.hidden_size):
-            raise ValueError(f"LSTMCell takes h and c of shape {(x.shape[0], self.hidden_size)}, got "
-                             f"{h.shape} and {c.shape}")
-        gates = x.linear(self.weight_ih.transpose(), self.bias_ih)
-        gates = gates + h.linear(self.weight_hh.transpose(), self.bias_hh)
-        enter, forget, cell, leave = gates.chunk(4, dim=1)
-        c = forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
-        return leave.sigmoid() * c.tanh(), c
+        return embedding(idx, self.weight, self.padding_idx)

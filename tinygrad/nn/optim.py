@@ -259,12 +259,12 @@ class LAMB(Optimizer):
 
     m = b1 * m + (1 - b1) * g; v = b2 * v + (1 - b2) * g^2; u = m' / (sqrt(v') + eps) + weight_decay * p, with
     the bias-corrected m' = m / (1 - b1^t) and v' = v / (1 - b2^t); p -= lr * |p|/|u| * u. With `adam=True`, p
-    -= lr * u: AdamW.
+    -= lr * u: AdamW. `gradient_decay` times p is added to the gradient.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
                  eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False,
-                 device: str | None = None, fused: bool = False) -> None:
+                 device: str | None = None, fused: bool = False, *, gradient_decay: float = 0.0) -> None:
         super().__init__(params, lr, device, fused)
         if not (0 <= b1 < 1 and 0 <= b2 < 1):
             raise ValueError(f"b1 and b2 are from 0 to below 1, got {b1} and {b2}")
@@ -273,6 +273,7 @@ class LAMB(Optimizer):
         self.eps = eps
         self.weight_decay = weight_decay
         self.adam = adam
+        self.gradient_decay = gradient_decay
         # 1 - b^t itself is kept, not b^t: next to 1, float32 would lose four of its seven digits. For each
         # parameter, because t counts the steps in which it had a gradient.
         self.correction1 = self._numbers([0.0] * len(self.params))
@@ -283,6 +284,8 @@ class LAMB(Optimizer):
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
         for i, g in grads.items():
             p, m, v = self.params[i], self.m[i], self.v[i]
+            if self.gradient_decay:
+                g = g + self.gradient_decay * self._wide(p)
             m.assign(_averaged(m, g, self.b1))
             v.assign(_averaged(v, g * g, self.b2))
             correction1, correction2 = self._at(self.correction1, p)[i], self._at(self.correction2, p)[i]
@@ -324,14 +327,80 @@ def _adapted(value: Tensor, m: Tensor, v: Tensor, correction1: Tensor, correctio
     return value - rate * update
 
 
+Betas = tuple[float, float] | None
+
+
 def Adam(params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
-         eps: float = 1e-8, device: str | None = None, fused: bool = False) -> LAMB:
-    """Adam (Kingma and Ba, 2014), as PyTorch's: p -= lr * m' / (sqrt(v') + eps), bias-corrected."""
-    return LAMB(params, lr, b1, b2, eps, 0.0, adam=True, device=device, fused=fused)
+         eps: float = 1e-8, device: str | None = None, fused: bool = False, *, betas: Betas = None,
+         weight_decay: float = 0.0) -> LAMB:
+    """Adam (Kingma and Ba, 2014), as PyTorch's: p -= lr * m' / (sqrt(v') + eps), bias-corrected. `betas` is
+    b1 and b2, as PyTorch has them; `weight_decay` times p is added to the gradient."""
+    b1, b2 = betas or (b1, b2)
+    return LAMB(params, lr, b1, b2, eps, 0.0, True, device, fused, gradient_decay=weight_decay)
 
 
 def AdamW(params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
           eps: float = 1e-8, weight_decay: float = 0.01, device: str | None = None,
-          fused: bool = False) -> LAMB:
+          fused: bool = False, *, betas: Betas = None) -> LAMB:
     """Adam with weight decay apart from the gradient (Loshchilov and Hutter, 2017), as PyTorch's AdamW."""
-    return LAMB(params, lr, b1, b2, eps, weight_decay, adam=True, device=device, fused=fused)
+    b1, b2 = betas or (b1, b2)
+    return LAMB(params, lr, b1, b2, eps, weight_decay, True, device, fused)
+
+
+class RMSprop(Optimizer):
+    """v = alpha * v + (1 - alpha) * g^2; p -= lr * g / (sqrt(v) + eps) (Tieleman and Hinton, 2012), as
+    PyTorch's. `weight_decay` times p is added to g; `centered` subtracts the square of the average of g from
+    v; with `momentum`, b = momentum * b + the quotient takes its place."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float = 0.01, alpha: float = 0.99, eps: float = 1e-8,
+                 weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False,
+                 device: str | None = None, fused: bool = False) -> None:
+        super().__init__(params, lr, device, fused)
+        self.alpha = alpha
+        self.eps = eps
+        self.weight_decay = weight_decay
+        self.momentum = momentum
+        self.v = self._state()
+        self.b = self._state() if momentum else []
+        self.means = self._state() if centered else []
+
+    def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
+        for i, g in grads.items():
+            p, v = self.params[i], self.v[i]
+            value = self._wide(p)
+            if self.weight_decay:
+                g = g + self.weight_decay * value
+            v.assign(_averaged(v, g * g, self.alpha))
+            spread: Tensor = v
+            if self.means:
+                spread = v - self.means[i].assign(_averaged(self.means[i], g, self.alpha)).square()
+            update = g / (spread.sqrt() + self.eps)
+            if self.momentum:
+                update = self.b[i].assign(self.momentum * self.b[i] + update)
+            p.assign((value - self._at(self.lr, p) * update).cast(p.dtype))
+        return [*self.v, *self.b, *self.means]
+
+
+class Adagrad(Optimizer):
+    """v += g^2; p -= lr * g / (sqrt(v) + eps) (Duchi, Hazan and Singer, 2011), as PyTorch's. `weight_decay`
+    times p is added to g."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float = 0.01, *, weight_decay: float = 0.0,
+                 initial_accumulator_value: float = 0.0, eps: float = 1e-10, device: str | None = None,
+                 fused: bool = False) -> None:
+        super().__init__(params, lr, device, fused)
+        self.weight_decay = weight_decay
+        self.eps = eps
+        self.v = self._state()
+        for v in self.v:
+            v.assign(initial_accumulator_value).realize()
+
+    def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
+        for i, g in grads.items():
+            p = self.params[i]
+            value = self._wide(p)
+            if self.weight_decay:
+                g = g + self.weight_decay * value
+            v = self.v[i].assign(self.v[i] + g * g)
+            p.assign((value - self._at(self.lr, p) * g / (v.sqrt() + self.eps)).cast(p.dtype))
+        return self.v

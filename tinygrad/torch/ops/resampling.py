@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
-from tinygrad.functional.pooling import cubic_weights
+from tinygrad.functional.pooling import adaptive_average, adaptive_largest, cubic_weights
 from tinygrad.nn.onnx.ops.vision import GridSample_20
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import enter_all, gradient_of, gradient_of_linear, gradients_at, operator
@@ -21,51 +21,13 @@ def taken(x: Tensor, axis: int, places: Tensor) -> Tensor:
     return x[(*(slice(None),) * (axis % x.ndim), places)]
 
 
-# --- adaptive pooling: output i of n has the items floor(i * size / n) to ceil((i + 1) * size / n) --------
-
-
-def adaptive_average(axes: int) -> Callable[..., Tensor]:
-    def pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
-        sizes = [int(n) for n in x.shape[x.ndim - axes:]]
-        if all(n % out == 0 for n, out in zip(sizes, output_size, strict=True)):
-            kernel = tuple(n // out for n, out in zip(sizes, output_size, strict=True))
-            return x.avg_pool2d(kernel)
-        return x.interpolate(tuple(output_size), "area")
-    return pool
+# --- adaptive pooling ---------------------------------------------------------------------------------------
 
 
 def adaptive_average_gradient(axes: int) -> Callable[..., Tensor]:
-    pool = adaptive_average(axes)
-
     def gradient(g: Tensor, x: Tensor) -> Tensor:
-        return pool(x, tuple(g.shape[g.ndim - axes:])).gradient(x, gradient=g)[0]
+        return adaptive_average(x, tuple(g.shape[g.ndim - axes:])).gradient(x, gradient=g)[0]
     return gradient
-
-
-def adaptive_max(axes: int) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The largest items of each part, and where in its plane each lies."""
-    def pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
-        lead = x.ndim - axes
-        sizes = [int(n) for n in x.shape[lead:]]
-        outs = [int(n) for n in output_size]
-        firsts = [[i * n // out for i in range(out)] for n, out in zip(sizes, outs, strict=True)]
-        ends = [[-(-(i + 1) * n // out) for i in range(out)] for n, out in zip(sizes, outs, strict=True)]
-        widest = [max(e - f for f, e in zip(*pair, strict=True)) for pair in zip(firsts, ends, strict=True)]
-        # an item beyond the end of its part stands for the last one in it
-        each = [np.minimum(np.array(f)[:, None] + np.arange(w), np.array(e)[:, None] - 1)
-                for f, e, w in zip(firsts, ends, widest, strict=True)]
-        flat: Array = np.zeros((1,) * (2 * axes), np.int64)
-        for axis, (places, n) in enumerate(zip(each, sizes, strict=True)):
-            shape = [1] * (2 * axes)
-            shape[axis], shape[axes + axis] = places.shape
-            flat = flat * n + places.reshape(shape)
-        table = constant(flat.reshape(math.prod(outs), math.prod(widest)))
-        items = x.reshape(*x.shape[:lead], -1)[(*(slice(None),) * lead, table)]
-        found = items.argmax(-1)
-        places = table.expand(*items.shape).gather(items.ndim - 1, found.unsqueeze(-1)).squeeze(-1)
-        shape_out = (*x.shape[:lead], *outs)
-        return items.max(-1).reshape(shape_out), places.reshape(shape_out)
-    return pool
 
 
 def constant(numbers: Array) -> Tensor:
@@ -73,12 +35,12 @@ def constant(numbers: Array) -> Tensor:
 
 
 enter_all({
-    "adaptive_avg_pool1d": adaptive_average(1),
-    "_adaptive_avg_pool2d adaptive_avg_pool2d": adaptive_average(2),
-    "_adaptive_avg_pool3d adaptive_avg_pool3d": adaptive_average(3),
+    "adaptive_avg_pool1d": adaptive_average,
+    "_adaptive_avg_pool2d adaptive_avg_pool2d": adaptive_average,
+    "_adaptive_avg_pool3d adaptive_avg_pool3d": adaptive_average,
     "_adaptive_avg_pool2d_backward": adaptive_average_gradient(2),
     "_adaptive_avg_pool3d_backward": adaptive_average_gradient(3),
-    "adaptive_max_pool2d": adaptive_max(2), "adaptive_max_pool3d": adaptive_max(3),
+    "adaptive_max_pool2d adaptive_max_pool3d": adaptive_largest,
 })
 
 # --- interpolation ----------------------------------------------------------------------------------------

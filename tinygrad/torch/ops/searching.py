@@ -17,18 +17,7 @@ def index_dtype(out_int32: bool) -> DType:
 @operator("searchsorted.Tensor", "searchsorted.Scalar")
 def searchsorted(sequence: Tensor, values: Any, out_int32: bool = False, right: bool = False,
                  side: str | None = None, sorter: Tensor | None = None) -> Tensor:
-    """How many items of the last axis are below each value, or (right) not above."""
-    if not isinstance(values, Tensor):
-        values = Tensor.full((), values, dtype=sequence.dtype, device="CPU")
-    if sorter is not None:
-        sequence = sequence.gather(sequence.ndim - 1, sorter)
-    rows = sequence if sequence.ndim > 1 else sequence.reshape(*(1,) * max(0, values.ndim - 1), -1)
-    items, wanted = rows.unsqueeze(-2), values.unsqueeze(-1)
-    goes_on = items <= wanted if side == "right" or right else items < wanted
-    if wanted.dtype.is_float:  # a NaN is above all
-        goes_on = goes_on | wanted.isnan()
-    found: Tensor = goes_on.sum(-1).cast(index_dtype(out_int32)).reshape(values.shape)
-    return found
+    return sequence.searchsorted(values, right=right, side=side, sorter=sorter, dtype=index_dtype(out_int32))
 
 
 @operator("bucketize.Tensor", "bucketize.Scalar")
@@ -80,19 +69,8 @@ enter_all({"median.dim": median(False), "nanmedian.dim": median(True),
 
 @operator("mode")
 def mode(x: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The smallest of the most frequent items of an axis, and its last place."""
-    if x.ndim == 0:
-        return x, Tensor.zeros((), dtype=dtypes.int64, device="CPU")
-    dim %= x.ndim
-    last = x.transpose(dim, -1)
-    same = last.unsqueeze(-1) == last.unsqueeze(-2)
-    counts = same.sum(-1)
-    most = counts == counts.max(-1, keepdim=True)
-    value = most.where(last, last.dtype.max).min(-1, keepdim=True)
-    place = Tensor.arange(last.shape[-1], dtype=dtypes.int64, device="CPU")
-    index = (last == value).where(place, -1).max(-1, keepdim=True)
-    found = value.transpose(dim, -1), index.transpose(dim, -1)
-    return found if keepdim else (found[0].squeeze(dim), found[1].squeeze(dim))
+    values, places = x.mode(dim, keepdim)
+    return values, places.cast(dtypes.int64)
 
 
 def extremum_so_far(largest: bool) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -136,16 +114,4 @@ def nonzero_of_size(x: Tensor, size: int, fill_value: int = -1) -> Tensor:
     return x.nonzero(size=size, fill_value=fill_value)
 
 
-@operator("histc")
-def histogram(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many items are in each of `bins` equal parts from `min` to `max`; of all where these are equal."""
-    flat = x.reshape(-1).cast(dtypes.float32 if x.dtype.itemsize < 4 else x.dtype)
-    low, high = (flat.min(), flat.max()) if min == max else (flat * 0 + min, flat * 0 + max)
-    low, high = (low.reshape(-1)[:1], high.reshape(-1)[:1])
-    wide = high == low
-    low, high = wide.where(low - 1, low), wide.where(high + 1, high)
-    part = ((flat - low) / (high - low) * bins).floor().clip(0, bins - 1)
-    inside = (flat >= low) & (flat <= high)
-    number = inside.where(part, bins).cast(dtypes.int64)
-    counts = Tensor.zeros(bins + 1, dtype=dtypes.float32, device="CPU")
-    return counts.scatter_reduce(0, number, Tensor.ones_like(number).cast(dtypes.float32), "sum")[:bins]
+enter_all({"histc": Tensor.histc})

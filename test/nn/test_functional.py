@@ -1,0 +1,100 @@
+"""What `test/differential/functional.py` cannot say of `nn.functional`: in place, random numbers, errors."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tinygrad.nn.functional as F
+from tinygrad import Tensor, nn
+from tinygrad.nn import function_layers
+
+
+@pytest.mark.parametrize("function", [F.relu, F.hardtanh, F.selu,
+                                      lambda x, inplace: F.threshold(x, 0, 0.5, inplace)])
+def test_in_place_overwrites_the_input_and_gradients_flow_through(function: Callable[..., Tensor]) -> None:
+    weight = Tensor([2.0, -3.0, 0.5], requires_grad=True)
+    expected = function(weight * 2, inplace=False)
+    slope = expected.square().sum().gradient(weight)[0].tolist()
+    x = weight * 2
+    y = function(x, inplace=True)
+    assert y is x and x.tolist() == expected.tolist()
+    assert x.square().sum().gradient(weight)[0].tolist() == slope
+
+
+def test_dropout_is_on_unless_told_otherwise() -> None:
+    Tensor.manual_seed(3)
+    x = Tensor.ones(200, 100)
+    dropped = F.dropout(x, 0.25).numpy()
+    assert set(np.unique(dropped)) == {0, np.float32(1 / 0.75)} and abs((dropped == 0).mean() - 0.25) < 0.02
+    assert F.dropout(x, 0.25, training=False) is x and not Tensor.training
+
+
+@pytest.mark.parametrize("function, shape, lead", [
+    (F.dropout1d, (64, 8, 5), 2), (F.dropout2d, (64, 8, 3, 3), 2), (F.dropout3d, (64, 3, 3, 3), 1),
+    (F.dropout1d, (64, 5), 1)])
+def test_dropout_of_channels_drops_all_of_one(function: Callable[..., Tensor], shape: tuple[int, ...],
+                                              lead: int) -> None:
+    Tensor.manual_seed(4)
+    dropped = function(Tensor.ones(*shape), 0.5).numpy().reshape(*shape[:lead], -1)
+    assert (dropped == dropped[..., :1]).all() and set(np.unique(dropped)) == {0, 2}
+
+
+def test_attention_drops_weights_whether_training_or_not() -> None:
+    Tensor.manual_seed(5)
+    x = Tensor.ones(1, 64, 4)
+    dropped = F.scaled_dot_product_attention(x, x, x, dropout_p=0.5).numpy()
+    assert not np.allclose(dropped, 1) and abs(dropped.mean() - 1) < 0.1 and not Tensor.training
+
+
+def test_gumbel_softmax_draws_classes_as_often_as_their_probabilities_say() -> None:
+    Tensor.manual_seed(6)
+    chances = np.array([0.1, 0.6, 0.3], np.float32)
+    logits = Tensor(np.tile(np.log(chances), (20_000, 1)), requires_grad=True)
+    drawn = F.gumbel_softmax(logits, 0.5, hard=True)
+    assert set(np.unique(drawn.numpy().round(5))) == {0, 1} and np.allclose(drawn.sum(1).numpy(), 1)
+    assert np.abs(drawn.numpy().mean(0) - chances).max() < 5 * (0.25 / 20_000) ** 0.5
+    soft = F.gumbel_softmax(logits, 0.5)
+    assert np.allclose(soft.sum(1).numpy(), 1, atol=1e-5)
+    assert np.isfinite(drawn[:, 0].sum().gradient(logits)[0].numpy()).all()
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda x: F.glu(x[:, :3]), r"glu takes an axis of even size, got axis -1 of shape \(2, 3\)"),
+    (lambda x: F.softshrink(x, -1), "softshrink takes lambd >= 0"),
+    (lambda x: F.layer_norm(x, (3,)), r"layer_norm of \(3,\) takes an input with these last axes"),
+    (lambda x: F.group_norm(x, 3), "group_norm takes channels, axis 1, divisible by 3"),
+    (lambda x: F.pixel_shuffle(x.reshape(2, 2, 2), 2), "pixel_shuffle by 2 takes"),
+    (lambda x: F.pixel_unshuffle(x.reshape(1, 2, 4), 4), "pixel_unshuffle by 4 takes"),
+    (lambda x: F.unfold(x, 2), "unfold takes images"),
+    (lambda x: F.fold(Tensor.ones(8, 4), (4, 4), 2),
+     r"fold to \(2, 4, 4\) takes columns of \(8, 9\), got \(8, 4\)"),
+    (lambda x: F.adaptive_avg_pool2d(x, 1), "adaptive pooling over 2 axes takes as many sizes"),
+    (lambda x: F.interpolate(x), "interpolate takes .*, and either a size or a scale_factor"),
+    (lambda x: F.interpolate(x.unsqueeze(0), scale_factor=1.3), "gives no whole sizes"),
+    (lambda x: F.huber_loss(x, x, delta=0), "huber_loss takes delta > 0"),
+    (lambda x: F.smooth_l1_loss(x, x, beta=-1), "smooth_l1_loss takes beta >= 0"),
+    (lambda x: F.gaussian_nll_loss(x, x, x[:1]), "takes variances of that shape, or of one a row"),
+    (lambda x: F.mse_loss(x, x, reduction="average"), "a loss takes reduction 'mean', 'sum' or 'none'"),
+])
+def test_what_cannot_be_is_said(call: Callable[[Tensor], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(Tensor.ones(2, 4))
+
+
+def test_every_layer_of_a_function_is_exported() -> None:
+    layers = {name for name, value in vars(function_layers).items()
+              if isinstance(value, type) and issubclass(value, function_layers.FunctionLayer)}
+    layers.remove("FunctionLayer")
+    assert layers == set(function_layers.__all__) and layers <= set(nn.__all__)
+
+
+def test_options_are_attributes_and_wrong_ones_are_refused() -> None:
+    layer = nn.LeakyReLU(0.5)
+    layer.negative_slope = 0.25  # type: ignore[attr-defined]
+    assert layer(Tensor([-4.0])).item() == -1 and repr(nn.Dropout(0.1)) == "Dropout(p=0.1, inplace=False)"
+    with pytest.raises(TypeError, match="MaxPool2d.*missing a required argument: 'kernel_size'"):
+        nn.MaxPool2d()
+    with Tensor.train():
+        assert set(np.unique(nn.Dropout(0.5)(Tensor.ones(100)).numpy())) == {0, 2}

@@ -1,0 +1,119 @@
+"""Learning rates, step by step beside PyTorch's."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, TinyJit, nn
+from tinygrad.nn import lr_scheduler
+from tinygrad.nn.optim import SGD, Optimizer
+
+torch: Any = pytest.importorskip("torch", reason="compares with PyTorch")
+
+
+def ours(rate: float) -> Optimizer:
+    return SGD([Tensor([1.0], requires_grad=True)], lr=rate)
+
+
+def theirs(rate: float) -> Any:
+    return torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=rate)
+
+
+@pytest.mark.parametrize("name, options", [
+    ("StepLR", {"step_size": 3}), ("StepLR", {"step_size": 2, "gamma": 0.5}),
+    ("MultiStepLR", {"milestones": [2, 5, 5, 9], "gamma": 0.3}), ("ExponentialLR", {"gamma": 0.9}),
+    ("LinearLR", {}), ("LinearLR", {"start_factor": 0.5, "end_factor": 0.9, "total_iters": 8}),
+    ("ConstantLR", {"factor": 0.5, "total_iters": 4}), ("PolynomialLR", {"total_iters": 7, "power": 2.0}),
+    ("CosineAnnealingLR", {"T_max": 5, "eta_min": 0.01}), ("LambdaLR", {"lr_lambda": lambda t: 1 / (1 + t)}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 3, "T_mult": 2}), ("CosineAnnealingWarmRestarts", {"T_0": 4}),
+])
+def test_rates_are_pytorchs(name: str, options: dict[str, Any]) -> None:
+    first, second = ours(0.1), theirs(0.1)
+    mine = getattr(lr_scheduler, name)(first, **options)
+    other = getattr(torch.optim.lr_scheduler, name)(second, **options)
+    for _ in range(14):
+        np.testing.assert_allclose(mine.get_last_lr(), other.get_last_lr(), rtol=1e-9, atol=1e-12)
+        assert math.isclose(first.lr.item(), second.param_groups[0]["lr"], rel_tol=1e-6, abs_tol=1e-9)
+        mine.step()
+        second.step()
+        other.step()
+
+
+LOSSES = [5, 4, 4, 4, 4.1, 4, 3, 3, 3, -1, -1.5, -1.5, -1, -1, -1, -2, 1, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("options", [
+    {"patience": 1}, {"patience": 2, "factor": 0.5, "cooldown": 2},
+    {"mode": "max", "patience": 1, "min_lr": 0.003},
+    {"patience": 0, "threshold": 0.5, "threshold_mode": "abs"},
+])
+def test_rates_on_a_plateau_are_pytorchs(options: dict[str, Any]) -> None:
+    first, second = ours(0.1), theirs(0.1)
+    mine = lr_scheduler.ReduceLROnPlateau(first, **options)
+    other = torch.optim.lr_scheduler.ReduceLROnPlateau(second, **options)
+    for loss in LOSSES:
+        mine.step(Tensor(loss))
+        other.step(loss)
+        assert math.isclose(first.lr.item(), second.param_groups[0]["lr"], rel_tol=1e-6)
+
+
+def test_a_schedule_goes_on_from_its_state() -> None:
+    first = lr_scheduler.StepLR(ours(0.1), 2)
+    for _ in range(3):
+        first.step()
+    second = lr_scheduler.StepLR(ours(0.1), 2)
+    second.load_state_dict(first.state_dict())
+    for schedule in (first, second):
+        schedule.step()
+    assert first.get_last_lr() == second.get_last_lr() and math.isclose(first.get_last_lr()[0], 0.001)
+
+
+def test_a_replayed_step_takes_the_rate_of_its_time() -> None:
+    weight = Tensor([1.0], requires_grad=True)
+    optimizer = SGD([weight], lr=1.0)
+    schedule = lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    @TinyJit
+    def step() -> None:
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+
+    seen = []
+    for _ in range(5):
+        before = weight.item()
+        step()
+        seen.append(before - weight.item())
+        schedule.step()
+    np.testing.assert_allclose(seen, [1, 0.5, 0.25, 0.125, 0.0625])
+
+
+@pytest.mark.parametrize("norm_type", [2.0, 1.0, math.inf])
+@pytest.mark.parametrize("max_norm", [0.5, 100.0])
+def test_gradients_are_scaled_to_a_norm_as_pytorchs(norm_type: float, max_norm: float) -> None:
+    def check(clip: Callable[..., Any], make: Callable[[Any], Any]) -> tuple[float, list[Any]]:
+        weights = [make(np.arange(3, dtype="f")), make(np.ones((2, 2), "f")), make(np.zeros(2, "f"))]
+        (weights[0] * weights[0]).sum().backward()
+        (weights[1] * 3).sum().backward()
+        norm = clip(weights, max_norm, norm_type)
+        assert weights[2].grad is None
+        return norm.item(), [w.grad.numpy() for w in weights[:2]]
+
+    norm, clipped = check(nn.utils.clip_grad_norm_, lambda a: Tensor(a, requires_grad=True))
+    expected, others = check(torch.nn.utils.clip_grad_norm_, lambda a: torch.tensor(a, requires_grad=True))
+    assert math.isclose(norm, expected, rel_tol=1e-6)
+    for found, wanted in zip(clipped, others, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_gradients_are_clipped_by_value_and_parameters_joined() -> None:
+    weight = Tensor([1.0, -5.0, 0.25], requires_grad=True)
+    (weight * weight).sum().backward()
+    nn.utils.clip_grad_value_(weight, 2.0)
+    assert weight.grad is not None and weight.grad.tolist() == [2.0, -2.0, 0.5]
+    assert nn.utils.clip_grad_norm_([Tensor([1.0])], 1.0).item() == 0
+    assert nn.utils.parameters_to_vector([weight, Tensor([[3.0]])]).tolist() == [1.0, -5.0, 0.25, 3.0]

@@ -1,0 +1,238 @@
+"""Order statistics, counts, covariances and distances, by PyTorch's names, as methods of `Tensor`.
+
+All are spelled in sorting, comparisons and reduces: a quantile is a place between two of the sorted items.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tinygrad.dtype import DType, dtypes
+from tinygrad.functional.elementwise import as_tensor
+from tinygrad.functional.movement import axis_of
+
+if TYPE_CHECKING:
+    from tinygrad.tensor import Tensor
+
+INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def _row(name: str, self: Tensor, dim: int | None) -> tuple[Tensor, int]:
+    """A tensor with items along an axis, all of them along the first for None."""
+    x, axis = (self.flatten(), 0) if dim is None else (self, axis_of(name, self, dim))
+    if not self.ndim and dim is not None:
+        x = self.reshape(1)
+    if not x.shape[axis]:
+        raise ValueError(f"{name} takes an axis with items, got axis {dim} of shape {self.shape}")
+    return x, axis
+
+
+def quantile(self: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *,
+             interpolation: str = "linear") -> Tensor:
+    """The number that a share q of all items, or those along an axis, is below; NaN where there is one.
+
+    It is at place q * (n - 1) of the sorted items: between two of them, `interpolation` is "linear", "lower",
+    "higher", "midpoint" or "nearest". Several q, (k,), are a first axis.
+
+    >>> Tensor([0.0, 1.0, 2.0, 3.0]).quantile(0.5).item()
+    1.5
+    """
+    return _quantile("quantile", self, q, dim, keepdim, interpolation)
+
+
+def nanquantile(self: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *,
+                interpolation: str = "linear") -> Tensor:
+    """`quantile` of what is not NaN; NaN where all are."""
+    return _quantile("nanquantile", self, q, dim, keepdim, interpolation)
+
+
+def _quantile(name: str, self: Tensor, q: float | Tensor, dim: int | None, keepdim: bool,
+              interpolation: str) -> Tensor:
+    if interpolation not in INTERPOLATIONS:
+        raise ValueError(f"{name}: interpolation is one of {INTERPOLATIONS}, got {interpolation!r}")
+    if isinstance(q, (int, float)) and not 0 <= q <= 1:
+        raise ValueError(f"{name}: q is from 0 to 1, got {q}")
+    x, axis = _row(name, self, dim)
+    values = x.transpose(axis, -1).sort(-1)[0]
+    nans = values.isnan().sum(-1, keepdim=True)
+    last = values.shape[-1] - 1
+    shares = as_tensor(name, q, self)
+    ranks = shares.reshape(-1) * ((last - nans).maximum(0) if name == "nanquantile" else nans * 0 + last)
+    below, above = ranks.floor(), ranks.ceil()
+    if interpolation == "nearest":
+        below = above = ranks.round()
+    low, high = (values.gather(-1, place.cast(dtypes.int32)) for place in (below, above))
+    share = {"midpoint": 0.5, "higher": 1.0}.get(interpolation, 0.0)
+    found = low.lerp(high, ranks - below if interpolation == "linear" else share)
+    if name == "quantile":
+        found = (nans > 0).where(math.nan, found)
+    found = found.transpose(axis, -1).unsqueeze(0).transpose(0, axis + 1)  # (k, ..., 1, ...)
+    if keepdim:
+        found = found.reshape(-1, *((1,) * self.ndim if dim is None else found.shape[1:self.ndim + 1]))
+    else:
+        found = found.squeeze(axis + 1)
+    return found if shares.ndim else found.squeeze(0)
+
+
+def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The k-th smallest item along an axis, counted from 1, and its position."""
+    x, axis = _row("kthvalue", self, dim)
+    if not 1 <= k <= x.shape[axis]:
+        raise ValueError(f"kthvalue: k is from 1 to {x.shape[axis]}, the items of axis {dim}, got {k}")
+    first, second = (part.transpose(axis, -1)[..., k - 1:k].transpose(axis, -1) for part in x.sort(axis))
+    return _kept(self, axis, keepdim, first, second)
+
+
+def _kept(self: Tensor, axis: int, keepdim: bool, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Results with the reduced axis or without it."""
+    return (first, second) if keepdim and self.ndim else (first.squeeze(axis), second.squeeze(axis))
+
+
+def nanmedian(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """`median` of what is not NaN: of all, or along an axis (medians, their positions)."""
+    x, axis = _row("nanmedian", self, dim)
+    values, places = x.sort(axis)
+    count = x.shape[axis] - values.isnan().sum(axis, keepdim=True)
+    rank = (count - 1).maximum(0) // 2
+    found = _kept(x, axis, keepdim and dim is not None, values.gather(axis, rank), places.gather(axis, rank))
+    return found[0] if dim is None else found
+
+
+def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest of the most frequent items along an axis, and its last position. Compares each with each.
+
+    >>> [x.item() for x in Tensor([3, 1, 3, 2, 1]).mode()]
+    [1, 4]
+    """
+    x, axis = _row("mode", self, dim)
+    last = x.transpose(axis, -1)
+    counts = (last.unsqueeze(-1) == last.unsqueeze(-2)).sum(-1)
+    most = counts == counts.max(-1, keepdim=True)
+    value = most.where(last, last.dtype.max).min(-1, keepdim=True)
+    places = type(self).arange(last.shape[-1], device=self.device)
+    place = (last == value).where(places, -1).max(-1, keepdim=True)
+    value = last.gather(-1, place)  # whose gradient goes to that item alone
+    return _kept(self, axis, keepdim, value.transpose(axis, -1), place.transpose(axis, -1))
+
+
+def aminmax(self: Tensor, *, dim: int | None = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """(`amin`, `amax`)."""
+    return self.amin(dim, keepdim), self.amax(dim, keepdim)
+
+
+def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """How many items are in each of `bins` equal parts from min to max, of all items' range where these are
+    equal; the last part has its end, too.
+
+    >>> Tensor([1.0, 2.0, 1.0]).histc(4, 0, 3).tolist()
+    [0.0, 2.0, 1.0, 0.0]
+    """
+    if bins < 1 or min > max:
+        raise ValueError(f"histc takes bins >= 1 and min <= max, got {bins}, {min} and {max}")
+    wide = self.flatten().detach()
+    wide = wide.cast(dtypes.float32) if wide.dtype.itemsize < 4 else wide
+    low, high = (wide.min(), wide.max()) if min == max else (wide * 0 + min, wide * 0 + max)
+    low, high = low.reshape(-1)[:1], high.reshape(-1)[:1]
+    is_point = high == low
+    low, high = is_point.where(low - 1, low), is_point.where(high + 1, high)
+    part = ((wide - low) / (high - low) * bins).floor().clip(0, bins - 1)
+    number = ((wide >= low) & (wide <= high)).where(part, bins).cast(dtypes.int32)
+    counts = type(self).zeros(bins + 1, dtype=self.dtype, device=self.device, requires_grad=False)
+    return counts.scatter_reduce(0, number, wide.ones_like(dtype=self.dtype), "sum")[:bins]
+
+
+def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None,
+                 sorter: Tensor | None = None, dtype: DType = dtypes.int32) -> Tensor:
+    """How many items of the last axis, sorted, are below each value; `right` (or side="right"): not above.
+    `sorter` has the positions that sort the items.
+
+    >>> Tensor([1, 3, 5]).searchsorted(Tensor([3, 6])).tolist()
+    [1, 3]
+    """
+    wanted = as_tensor("searchsorted", values, self)
+    sequence = self if sorter is None else self.gather(-1, sorter)
+    rows = sequence if sequence.ndim > 1 else sequence.reshape(*(1,) * max(0, wanted.ndim - 1), -1)
+    items, each = rows.unsqueeze(-2), wanted.unsqueeze(-1)
+    goes_on = items <= each if right or side == "right" else items < each
+    if each.dtype.is_float:  # a NaN is above all
+        goes_on = goes_on | each.isnan()
+    return goes_on.sum(-1).cast(dtype).reshape(wanted.shape)
+
+
+def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False) -> Tensor:
+    """Between which boundaries, sorted, each item is: `boundaries.searchsorted(self, right=right)`."""
+    return searchsorted(boundaries, self, right=right)
+
+
+def isin(self: Tensor, test_elements: Tensor) -> Tensor:
+    """Whether each item is among those of another tensor."""
+    return (self.unsqueeze(-1) == test_elements.flatten()).any(-1)
+
+
+def cov(self: Tensor, *, correction: int = 1) -> Tensor:
+    """Covariances of variables, the rows, over observations, the columns; of one row, its variance."""
+    if self.ndim > 2:
+        raise ValueError(f"cov takes a row or a matrix of variables, got shape {self.shape}")
+    rows = self.reshape(-1 if self.ndim == 2 else 1, self.shape[-1] if self.ndim else 1)
+    deviation = rows - rows.mean(1, keepdim=True)
+    found = deviation @ deviation.T / max(rows.shape[1] - correction, 0)
+    return found if self.ndim == 2 else found.reshape(())
+
+
+def corrcoef(self: Tensor) -> Tensor:
+    """Correlations of the rows, from -1 to 1."""
+    found = cov(self)
+    if not found.ndim:
+        return found / found
+    spread = found.diagonal().sqrt()
+    return (found / spread.unsqueeze(1) / spread).clip(-1, 1)
+
+
+def cdist(self: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
+    """The p-norms of the differences of each row of one and each of another: (..., n, d), (..., m, d) to
+    (..., n, m)."""
+    if self.ndim < 2 or x2.ndim < 2 or self.shape[-1] != x2.shape[-1]:
+        raise ValueError(f"cdist takes (..., n, d) and (..., m, d), got {self.shape} and {x2.shape}")
+    return (self.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)
+
+
+def logdet(self: Tensor) -> Tensor:
+    """The logarithm of the determinant, NaN where that is negative."""
+    sign, size = self.slogdet()
+    return (sign < 0).where(math.nan, size)
+
+
+def tensordot(self: Tensor, other: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
+    """Products summed over the last `dims` axes of one and the first of another, or over pairs of axes."""
+    mine, others = (list(range(self.ndim - dims, self.ndim)), list(range(dims))) if isinstance(dims, int) \
+        else [[axis_of("tensordot", x, axis) for axis in axes]
+              for x, axes in zip((self, other), dims, strict=True)]
+    kept, rest = ([i for i in range(x.ndim) if i not in axes] for x, axes in ((self, mine), (other, others)))
+    if [self.shape[i] for i in mine] != [other.shape[i] for i in others]:
+        raise ValueError(f"tensordot over axes {mine} of {self.shape} and {others} of {other.shape}")
+    width = math.prod(self.shape[i] for i in mine)
+    first = self.permute(*kept, *mine).reshape(-1, width) if self.ndim else self.reshape(1, 1)
+    second = other.permute(*others, *rest).reshape(width, -1) if other.ndim else other.reshape(1, 1)
+    return (first @ second).reshape([self.shape[i] for i in kept] + [other.shape[i] for i in rest])
+
+
+def tensor_split(self: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """So many parts of an axis, the first ones larger by one item where it does not divide; or the parts that
+    positions cut it into.
+
+    >>> [part.tolist() for part in Tensor([1, 2, 3, 4, 5]).tensor_split(3)]
+    [[1, 2], [3, 4], [5]]
+    """
+    axis = axis_of("tensor_split", self, dim)
+    size = self.shape[axis]
+    if isinstance(indices_or_sections, int):
+        if indices_or_sections < 1:
+            raise ValueError(f"tensor_split takes a number of parts >= 1, got {indices_or_sections}")
+        least, larger = divmod(size, indices_or_sections)
+        cuts = [i * least + min(i, larger) for i in range(1, indices_or_sections)]
+    else:
+        cuts = list(indices_or_sections)
+    whole = (slice(None),) * axis
+    return tuple(self[(*whole, slice(first, end))]
+                 for first, end in zip([None, *cuts], [*cuts, None], strict=True))

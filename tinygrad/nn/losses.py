@@ -1,0 +1,182 @@
+"""The losses of `torch.nn.functional`, by PyTorch's names and with its parameters.
+
+Each is of `input` and `target`, which broadcast where PyTorch's do, and has a `reduction`: "mean", "sum", or
+"none", the losses item by item. `nn` has a layer of each (`nn/function_layers.py`).
+"""
+from __future__ import annotations
+
+import math
+
+from tinygrad.functional.losses import Reduction, reduce_loss
+from tinygrad.tensor import Tensor
+
+# --- labels -------------------------------------------------------------------------------------------------
+
+
+def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+                  reduction: Reduction = "mean", label_smoothing: float = 0.0) -> Tensor:
+    """`Tensor.cross_entropy`: of scores (N, classes, ...) and class numbers (N, ...) or probabilities."""
+    return input.cross_entropy(target, reduction, label_smoothing, weight, ignore_index)
+
+
+def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+             reduction: Reduction = "mean") -> Tensor:
+    """`Tensor.nll_loss`: of log-probabilities (N, classes, ...) and class numbers (N, ...)."""
+    return input.nll_loss(target, weight, ignore_index, reduction)
+
+
+def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
+                         reduction: Reduction = "mean") -> Tensor:
+    """`Tensor.binary_crossentropy` of probabilities, each times its `weight`, which broadcasts."""
+    return _weighed(input.binary_crossentropy(target, "none"), weight, reduction)
+
+
+def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
+                                     reduction: Reduction = "mean", pos_weight: Tensor | None = None
+                                     ) -> Tensor:
+    """`Tensor.binary_crossentropy_logits` of scores, each times its `weight`, which broadcasts."""
+    return _weighed(input.binary_crossentropy_logits(target, "none", pos_weight), weight, reduction)
+
+
+def _weighed(loss: Tensor, weight: Tensor | None, reduction: Reduction) -> Tensor:
+    return reduce_loss(loss if weight is None else loss * weight, reduction)
+
+
+def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
+                                reduction: Reduction = "mean") -> Tensor:
+    """Means over the classes, the last axis, of `binary_cross_entropy_with_logits`."""
+    loss = binary_cross_entropy_with_logits(input, target, weight, reduction="none")
+    return reduce_loss(loss.mean(-1), reduction)
+
+
+# --- numbers ------------------------------------------------------------------------------------------------
+
+
+def mse_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """(input - target) ** 2.
+
+    >>> nn.functional.mse_loss(Tensor([1.0, 3.0]), Tensor([1.0, 1.0])).item()
+    2.0
+    """
+    return reduce_loss((input - target).square(), reduction)
+
+
+def l1_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """abs(input - target)."""
+    return reduce_loss((input - target).abs(), reduction)
+
+
+def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean", beta: float = 1.0
+                   ) -> Tensor:
+    """With d = abs(input - target): d * d / (2 beta) below beta, d - beta / 2 above."""
+    if beta < 0:
+        raise ValueError(f"smooth_l1_loss takes beta >= 0, got {beta}")
+    if beta == 0:
+        return l1_loss(input, target, reduction=reduction)
+    d = (input - target).abs()
+    return reduce_loss((d < beta).where(d * d * (0.5 / beta), d - 0.5 * beta), reduction)
+
+
+def huber_loss(input: Tensor, target: Tensor, reduction: Reduction = "mean", delta: float = 1.0) -> Tensor:
+    """With d = abs(input - target): d * d / 2 up to delta, delta * (d - delta / 2) above."""
+    if delta <= 0:
+        raise ValueError(f"huber_loss takes delta > 0, got {delta}")
+    d = (input - target).abs()
+    return reduce_loss((d <= delta).where(d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
+
+
+# --- distributions ------------------------------------------------------------------------------------------
+
+
+def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """target * (log(target) - input), the divergence from distributions whose logarithms are `input`;
+    `log_target`: the target is logarithms too. "batchmean" is the sum over the size of axis 0."""
+    loss = target.exp() * (target - input) if log_target else target.xlogy(target) - target * input
+    if reduction == "batchmean":
+        return loss.sum() / (input.shape[0] if input.ndim else 1)
+    return reduce_loss(loss, reduction)
+
+
+def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, *,
+                     eps: float = 1e-8, reduction: Reduction = "mean") -> Tensor:
+    """Counts `target` of Poisson distributions with means e^input, or `input`: mean - target * log(mean),
+    and, if `full`, Stirling's log(target!) where that is above 1."""
+    loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
+    if full:
+        counts = (target > 1).where(target, 1)
+        stirling = counts * counts.log() - counts + (counts * (2 * math.pi)).log() * 0.5
+        loss = loss + (target > 1).where(stirling, 0)
+    return reduce_loss(loss, reduction)
+
+
+def gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor | float, full: bool = False,
+                      eps: float = 1e-6, reduction: Reduction = "mean") -> Tensor:
+    """Numbers `target` of normal distributions of means `input` and variances `var`, eps at least:
+    (log(var) + (input - target) ** 2 / var) / 2, and, if `full`, log(2 pi) / 2. `var`: of the input's shape,
+    or without its last axis, or 1 there."""
+    if not isinstance(var, Tensor):
+        var = input.full_like(var)
+    if var.shape != input.shape and var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    if var.shape != input.shape and var.shape != (*input.shape[:-1], 1):
+        raise ValueError(f"gaussian_nll_loss of inputs {input.shape} takes variances of that shape, or of "
+                         f"one a row, got {var.shape}")
+    var = var + (var.maximum(eps) - var).detach()  # what is raised to eps keeps its gradient
+    loss = (var.log() + (input - target).square() / var) * 0.5
+    return reduce_loss(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+
+
+# --- distances ----------------------------------------------------------------------------------------------
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between vectors along an axis; their lengths are eps at least."""
+    lengths = (x.norm(2, dim, keepdim=True).clamp_min(eps) for x in (x1, x2))
+    first, second = (x / length for x, length in zip((x1, x2), lengths))
+    return (first * second).sum(dim)
+
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+                      ) -> Tensor:
+    """The p-norm along the last axis of x1 - x2 + eps."""
+    return (x1 - x2 + eps).norm(p, -1, keepdim)
+
+
+def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, *,
+                          reduction: Reduction = "mean") -> Tensor:
+    """1 - cosine where the target is 1; what the cosine is above the margin where it is -1. Of vectors (N, D)
+    and (N,) targets, or (D,) and ()."""
+    dot, *squares = ((a * b).sum(-1) for a, b in ((input1, input2), (input1, input1), (input2, input2)))
+    cosine = dot / ((squares[0] + 1e-12) * (squares[1] + 1e-12)).sqrt()
+    apart = (target == -1).where((cosine - margin).clamp_min(0), 0)
+    return reduce_loss((target == 1).where(1 - cosine, apart), reduction)
+
+
+def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, *,
+                         reduction: Reduction = "mean") -> Tensor:
+    """A distance where the target is 1; what it lacks of the margin where it is -1."""
+    lacking = (target != 1).where((margin - input).clamp_min(0), 0)
+    return reduce_loss(lacking + (target != -1).where(input, 0), reduction)
+
+
+def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, *,
+                        reduction: Reduction = "mean") -> Tensor:
+    """max(0, margin - target * (input1 - input2)): the target is 1 where the first should be larger, else
+    -1."""
+    return reduce_loss((margin - target * (input1 - input2)).clamp_min(0), reduction)
+
+
+def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0,
+                        p: float = 2.0, eps: float = 1e-6, swap: bool = False, *,
+                        reduction: Reduction = "mean") -> Tensor:
+    """max(0, margin + the distance to the positive - that to the negative); `swap`: the negative's to anchor
+    or positive, which is nearer (Balntas and others, 2016)."""
+    near, far = (pairwise_distance(anchor, other, p, eps) for other in (positive, negative))
+    if swap:
+        far = far.minimum(pairwise_distance(positive, negative, p, eps))
+    return reduce_loss((margin + near - far).clamp_min(0), reduction)
+
+
+def soft_margin_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """log(1 + e^(-target * input)), targets 1 and -1."""
+    return reduce_loss((-target * input).softplus(), reduction)

@@ -1,0 +1,215 @@
+"""Learning rates that change: the classes of `torch.optim.lr_scheduler`.
+
+Each sets its optimizer's rate when it is made and at each `step()`, usually after an epoch, as a function of
+how many steps there were. The rate is a tensor that is written to: a step under TinyJit is not traced again.
+"""
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tinygrad.nn.optim import Optimizer
+
+
+def _rate_of(optimizer: Optimizer) -> float:
+    """The number that was written: 0.1, not what float32 has for it."""
+    return float(str(optimizer.lr.numpy()[0]))
+
+
+class LRScheduler:
+    """The rate that the optimizer had, times `_factor` of the number of steps."""
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        self.optimizer = optimizer
+        self.base_lr = _rate_of(optimizer)
+        self.last_epoch = last_epoch
+        self.step()
+
+    def step(self) -> None:
+        """The next rate."""
+        self.last_epoch += 1
+        self._last_lr = self._rate(self.last_epoch)
+        self.optimizer.lr = self._last_lr
+
+    def get_last_lr(self) -> list[float]:
+        """The rate now, in a list."""
+        return [self._last_lr]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes: all but the optimizer and functions."""
+        return {name: value for name, value in vars(self).items()
+                if name != "optimizer" and not callable(value)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        vars(self).update(state_dict)
+
+    def _rate(self, t: int) -> float:
+        return self.base_lr * self._factor(t)
+
+    def _factor(self, t: int) -> float:
+        raise NotImplementedError(f"{type(self).__name__} has no rule")
+
+
+class LambdaLR(LRScheduler):
+    """Times `lr_lambda(steps)`."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float], last_epoch: int = -1) -> None:
+        self.lr_lambda = lr_lambda
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        return self.lr_lambda(t)
+
+
+class StepLR(LRScheduler):
+    """Times `gamma` every `step_size` steps."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+                 ) -> None:
+        self.step_size = step_size
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        return float(self.gamma ** (t // self.step_size))
+
+
+class MultiStepLR(LRScheduler):
+    """Times `gamma` at each of the milestones."""
+
+    def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1,
+                 last_epoch: int = -1) -> None:
+        self.milestones = sorted(milestones)
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        return float(self.gamma ** bisect.bisect_right(self.milestones, t))
+
+
+class ExponentialLR(LRScheduler):
+    """Times `gamma` every step."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        return float(self.gamma ** t)
+
+
+class LinearLR(LRScheduler):
+    """Times what goes from `start_factor` to `end_factor` in `total_iters` steps."""
+
+    def __init__(self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0,
+                 total_iters: int = 5, last_epoch: int = -1) -> None:
+        self.start_factor = start_factor
+        self.end_factor = end_factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        share = min(t, self.total_iters) / self.total_iters
+        return self.start_factor + (self.end_factor - self.start_factor) * share
+
+
+class ConstantLR(LRScheduler):
+    """Times `factor` for the first `total_iters` steps."""
+
+    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5,
+                 last_epoch: int = -1) -> None:
+        self.factor = factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        return self.factor if t < self.total_iters else 1.0
+
+
+class PolynomialLR(LRScheduler):
+    """Times (1 - t / total_iters) ** power, down to 0."""
+
+    def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
+                 ) -> None:
+        self.total_iters = total_iters
+        self.power = power
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, t: int) -> float:
+        return float((1 - min(t, self.total_iters) / self.total_iters) ** self.power)
+
+
+class CosineAnnealingLR(LRScheduler):
+    """From the rate to `eta_min` in `T_max` steps and back again, along a cosine (Loshchilov and Hutter,
+    2016)."""
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
+        self.T_max = T_max
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, t: int) -> float:
+        return self.eta_min + (self.base_lr - self.eta_min) * (1 + math.cos(math.pi * t / self.T_max)) / 2
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """Down to `eta_min` along a cosine in T_0 steps, then again in T_0 * T_mult, and so on."""
+
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0,
+                 last_epoch: int = -1) -> None:
+        self.T_0 = T_0
+        self.T_mult = T_mult
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, t: int) -> float:
+        length = self.T_0
+        while t >= length:
+            t, length = t - length, length * self.T_mult
+        return self.eta_min + (self.base_lr - self.eta_min) * (1 + math.cos(math.pi * t / length)) / 2
+
+
+class ReduceLROnPlateau:
+    """The rate times `factor` where what `step` is given was not better for more than `patience` steps:
+    smaller (mode "min") or larger ("max") by `threshold`, of its size ("rel") or as a number ("abs")."""
+
+    def __init__(self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10,
+                 threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_lr: float = 0.0,
+                 eps: float = 1e-8) -> None:
+        if mode not in ("min", "max") or threshold_mode not in ("rel", "abs") or factor >= 1:
+            raise ValueError(f"ReduceLROnPlateau takes mode 'min' or 'max', threshold_mode 'rel' or 'abs' "
+                             f"and a factor below 1, got {mode!r}, {threshold_mode!r} and {factor}")
+        self.optimizer = optimizer
+        self.mode, self.threshold_mode = mode, threshold_mode
+        self.factor, self.patience, self.threshold = factor, patience, threshold
+        self.cooldown, self.min_lr, self.eps = cooldown, min_lr, eps
+        self.best = math.inf if mode == "min" else -math.inf
+        self.num_bad_epochs = self.cooldown_counter = 0
+        self._last_lr = _rate_of(optimizer)
+
+    get_last_lr = LRScheduler.get_last_lr
+    state_dict = LRScheduler.state_dict
+    load_state_dict = LRScheduler.load_state_dict
+
+    def step(self, metrics: Any) -> None:
+        """With the loss, or what else is to become better."""
+        current = float(metrics)
+        self.num_bad_epochs += 1
+        if self._is_better(current):
+            self.best, self.num_bad_epochs = current, 0
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+            self.num_bad_epochs = 0
+        if self.num_bad_epochs > self.patience:
+            rate = max(self._last_lr * self.factor, self.min_lr)
+            if self._last_lr - rate > self.eps:
+                self.optimizer.lr = self._last_lr = rate
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+
+    def _is_better(self, current: float) -> bool:
+        margin = -self.threshold if self.mode == "min" else self.threshold
+        bound = self.best * (1 + margin) if self.threshold_mode == "rel" else self.best + margin
+        return current < bound if self.mode == "min" else current > bound
