@@ -2,6 +2,7 @@
 call, and none takes long or much memory."""
 import json
 import random
+import re
 import string
 import time
 
@@ -239,6 +240,54 @@ def test_whitespace_in_json_ends(tokenizer):
         for byte in text:
             assert mask.apply(np.zeros(tokenizer.size))[3 + byte] == 0
             mask.accept(3 + byte)
+
+
+def test_formats_that_are_not_known_say_nothing(tokenizer):
+    """Pydantic's Path, bytes and SecretStr have such; a keyword that is not known is refused beside them."""
+    schema = object_of(a={"type": "string", "format": "path"}, b={"type": "string", "format": "date"})
+    mask = SchemaMask(tokenizer, tokenizer.size, schema)
+    for byte in b'{"a":"/tmp","b":"2':
+        assert mask.apply(np.zeros(tokenizer.size))[3 + byte] == 0
+        mask.accept(3 + byte)
+    assert mask.apply(np.zeros(tokenizer.size))[3 + ord("x")] == -np.inf
+    schema["properties"]["b"] = {"type": "array", "uniqueItems": True}
+    with pytest.raises(ValueError, match="uniqueItems"):
+        SchemaMask(tokenizer, tokenizer.size, schema)
+
+
+def object_of(**properties):
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+@pytest.mark.parametrize("schema, reference", [
+    ({"$ref": "#"}, "#"), ({"$ref": ""}, ""), (object_of(v={"type": "integer"}, next={"$ref": "#"}), "#"),
+    ({"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}}, "#/properties/a"),
+    ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}},
+      "anyOf": [{"$ref": "#/$defs/a"}, {"type": "integer"}]}, "#/$defs/a"),
+    ({"type": "array", "minItems": 1, "items": {"$ref": "#"}}, "#"),
+    ({"type": ["array"], "minItems": 2, "prefixItems": [{"type": "null"}, {"anyOf": [{"$ref": "#"}]}]}, "#")])
+def test_references_to_what_has_no_end_are_refused(tokenizer, schema, reference):
+    """They failed within the answer, or let it go on for ever."""
+    with pytest.raises(ValueError, match=f"what '{re.escape(reference)}' refers to has no end"):
+        SchemaMask(tokenizer, tokenizer.size, schema)
+
+
+@pytest.mark.parametrize("schema, text", [
+    ({"type": "array", "items": {"$ref": "#"}}, "[[],[[]]]"),
+    (object_of(v={"type": "integer"}, next={"anyOf": [{"$ref": "#"}, {"type": "null"}]}),
+     '{"v":1,"next":{"v":2,"next":null}}'),
+    ({"type": "array", "minItems": 2, "prefixItems": [{"const": 1}, {"const": 2}], "items": {"$ref": "#"}},
+     "[1,2,[1,2]]"),
+    ({"$defs": {"a/b": {"type": ["object", "null"], "properties": {"a": {"$ref": "#/$defs/a~1b"}},
+                        "required": ["a"]}}, "$ref": "#/$defs/a~1b"}, '{"a":{"a":null}}'),
+    ({"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "integer"}]}}, "$ref": "#/$defs/a"}, "1"),
+    ({"oneOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#/oneOf/0"}}]}, "[1,2]")])
+def test_schemas_refer_to_themselves(tokenizer, schema, text):
+    mask = SchemaMask(tokenizer, tokenizer.size, schema)
+    for byte in text.encode():
+        assert mask.apply(np.zeros(tokenizer.size))[3 + byte] == 0
+        mask.accept(3 + byte)
+    assert mask.apply(np.zeros(tokenizer.size))[min(tokenizer.ends)] == 0
 
 
 def test_an_object_may_have_a_thousand_properties(tokenizer):

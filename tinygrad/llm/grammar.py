@@ -11,7 +11,9 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import Iterator
+import urllib.parse
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import llguidance
@@ -122,13 +124,98 @@ class LarkMask:
 
 
 class SchemaMask(LarkMask):
-    """What may come next in JSON that a schema, an object of Python's values, allows."""
+    """What may come next in JSON that a schema, an object of Python's values, allows. A `format` that is not
+    known says nothing, as the standard has it; a keyword that cannot be followed is a ValueError."""
 
     kind = "schema"
 
     def compiled(self, grammar: Any) -> str:
-        return str(llguidance.LLMatcher.grammar_from_json_schema(
-            json.dumps(grammar), defaults={"whitespace_pattern": WHITESPACE}))
+        endless = endless_reference(grammar)
+        if endless is not None:
+            raise ValueError(f"the schema cannot be followed: what {endless!r} refers to has no end: "
+                             "whatever it is, it contains itself")
+        lenient = str(llguidance.LLMatcher.grammar_from_json_schema(
+            json.dumps(grammar), defaults={"whitespace_pattern": WHITESPACE, "lenient": True}))
+        _, ignored = llguidance.LLMatcher.validate_grammar_with_warnings(lenient, limits=_LIMITS)
+        for what in ignored:
+            if not what.startswith("Unknown format:"):
+                raise ValueError(f"the schema cannot be followed: {what.partition(', falling back')[0]}")
+        return lenient
+
+
+def endless_reference(schema: Any) -> str | None:
+    """A reference ($ref) of a schema to what no value that ends can be: to nothing but itself, or to an
+    object or array that must contain another of its kind. The library begins such values.
+
+    That values end is found from the parts that need no other part up, each looked at once.
+    """
+    nodes = {id(node): node for node in _objects(schema)}
+    needs = {key: _needs(node, schema) for key, node in nodes.items()}
+    users: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for key, groups in needs.items():
+        for place, parts in enumerate(groups):
+            for part in parts:
+                users[id(part)].append((key, place))
+    left = {key: len(groups) for key, groups in needs.items()}
+    ending, met = [key for key in nodes if not left[key]], set()
+    while ending:
+        for use in users[ending.pop()]:
+            if use not in met:
+                met.add(use)
+                left[use[0]] -= 1
+                if not left[use[0]]:
+                    ending.append(use[0])
+    found = ((node["$ref"], _referred(node, schema)) for node in nodes.values() if "$ref" in node)
+    return next((name for name, part in found if left.get(id(part))), None)
+
+
+def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects in a value of JSON, itself included."""
+    waiting = [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            yield value
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+
+
+def _needs(node: Mapping[str, Any], schema: Any) -> list[list[Mapping[str, Any]]]:
+    """Lists of parts of a schema: of each, one must have values that end, if the schema is to have such."""
+    kinds = node["type"] if isinstance(node.get("type"), list) else [node.get("type")]
+    parts = [_listed(node, "allOf"), [_referred(node, schema)]]
+    properties, first, rest = node.get("properties"), _listed(node, "prefixItems"), node.get("items")
+    if kinds == ["object"] and isinstance(properties, Mapping):
+        parts.append([properties.get(name) for name in _listed(node, "required") if isinstance(name, str)])
+    if kinds == ["array"] and isinstance(node.get("minItems"), int):
+        first = first or _listed(node, "items")
+        parts.append([*first, *[rest] * (node["minItems"] > len(first))][:max(node["minItems"], 0)])
+    groups = [[part] for listed in parts for part in listed]
+    groups += [listed for listed in (_listed(node, "anyOf"), _listed(node, "oneOf")) if listed]
+    return [group for group in groups if all(isinstance(part, Mapping) for part in group)]
+
+
+def _listed(node: Mapping[str, Any], name: str) -> list[Any]:
+    return node[name] if isinstance(node.get(name), list) else []
+
+
+def _referred(node: Mapping[str, Any], schema: Any) -> Any:
+    """What a reference within the schema refers to, None where there is no such."""
+    reference = node.get("$ref")
+    if not isinstance(reference, str):
+        return None
+    elsewhere, _, pointer = reference.partition("#")
+    if elsewhere or pointer[:1] not in ("", "/"):
+        return None
+    found = schema
+    for name in urllib.parse.unquote(pointer).split("/")[1:]:
+        key = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list):
+            found = dict(enumerate(found)).get(int(key) if key.isdecimal() and len(key) < 10 else -1)
+        else:
+            found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 _LIMITS = llguidance.LLParserLimits(max_items_in_row=20_000)
