@@ -35,6 +35,7 @@ _TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_U
            rf"{_REST_WITH_SLASH}")
 _GPT4O = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_APOSTROPHES}?|"
           rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_APOSTROPHES}?|\p{{N}}{{1,3}}|{_REST_WITH_SLASH}")
+_SEED = _QWEN2.replace(r"[\r\n]*", "", 1)
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """A byte that is a token by itself, in SentencePiece's vocabularies."""
 _PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -55,16 +56,21 @@ _DEEPSEEK3 = (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
 _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 _CUTS: dict[str, str | tuple[str, ...]] = {
     "default": _DEFAULT, "falcon": _FALCON, "deepseek-llm": _DEEPSEEK, "deepseek-coder": _DEEPSEEK_CODER,
-    "deepseek-v3": _DEEPSEEK3, "viking": (_BLOOM, r"\p{N}"),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _DEEPSEEK3), "viking": (_BLOOM, r"\p{N}"),
     **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), _BLOOM),
-    **dict.fromkeys(("gpt-2", "gpt2", "olmo", "phi-2", "mpt", "jais", "trillion"), _GPT2),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
-                    _DIGITS),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx", "smaug-bpe", "pixtral"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan"), _QWEN2),
-    "tekken": _TEKKEN, "gpt-4o": _GPT4O, "llama4": _GPT4O,
+    **dict.fromkeys(("gpt-2", "gpt2", "olmo", "phi-2", "mpt", "jais", "trillion", "gigachat", "a.x-4.0",
+                     "mellum", "exaone4", "granite-docling"), _GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",
+                     "mellum2"), _DIGITS),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "midm-2.0", "dbrx",
+                     "smaug-bpe", "pixtral", "glm4", "chatglm-bpe"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "kormo", "f2llmv2",
+                     "solar-open", "grok-2"), _QWEN2),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), _GPT4O),
+    "tekken": _TEKKEN, "seed-coder": _SEED, "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
 }
-_WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+_WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "midm-2.0", "pixtral",
+                "tekken")
 """Rules with which a word that is a token is not merged of its parts, and a token begins a text unless the
 file says otherwise."""
 
