@@ -208,7 +208,7 @@ def gguf_name(name: str, config: Config) -> tuple[str, int | None]:
     if expert is not None and expert[2] in _OF_EXPERTS:
         return f"blk.{number}.ffn_{_OF_EXPERTS[expert[2]]}_exps.{kind}", int(expert[1])
     if part == "post_attention_layernorm":
-        after = config.architecture in ("gemma2", "gemma3", "olmo2")
+        after = config.architecture in ("gemma2", "gemma3", "olmo2", "olmo3")
         return f"blk.{number}.{'post_attention_norm' if after else 'ffn_norm'}.{kind}", None
     if part not in _IN_LAYER:
         raise ValueError(f"{name!r} is no weight of a {config.architecture} model that is known")
