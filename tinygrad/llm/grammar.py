@@ -224,10 +224,11 @@ _LIMITS = llguidance.LLParserLimits(max_items_in_row=20_000)
 
 @functools.lru_cache(maxsize=4)
 def _vocabulary(tokenizer: Tokenizer, size: int) -> Any:
-    """The tokens as the library knows them. Raises ValueError for a model without a token that ends a
-    text."""
+    """The tokens as the library knows them: all, also those that there are no scores of. Raises ValueError
+    for a model without a token that ends a text."""
     _check_ends(tokenizer)
-    return llguidance.LLTokenizer(tokenizer.inner.to_str(), n_vocab=size, eos_token=min(tokenizer.ends))
+    count = max(size, 1 + max(tokenizer.inner.get_vocab(with_added_tokens=True).values()))
+    return llguidance.LLTokenizer(tokenizer.inner.to_str(), n_vocab=count, eos_token=min(tokenizer.ends))
 
 
 @functools.lru_cache(maxsize=4)

@@ -211,8 +211,10 @@ class Stream:
 def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     """The tokenizer of a model. Raises ValueError where there is none, or none that is known or fits."""
     made = _from_gguf(checkpoint.metadata) if checkpoint.is_gguf else _from_folder(checkpoint.metadata)
-    # so many tokens have numbers from 0 on in a GGUF file; a folder may leave some out
-    largest = made.size - 1 if checkpoint.is_gguf else max(made.inner.get_vocab().values(), default=-1)
+    # so many tokens have numbers from 0 on in a GGUF file; a folder may leave some out, and add some that the
+    # model has no embedding for (Gemma 3's of pictures): a text that names one is refused
+    largest = made.size - 1 if checkpoint.is_gguf else max(
+        made.inner.get_vocab(with_added_tokens=False).values(), default=-1)
     if largest >= checkpoint.config.vocabulary:
         raise ValueError(f"the tokenizer does not fit the model: it has a token {largest}, the model knows "
                          f"{checkpoint.config.vocabulary}")
@@ -374,7 +376,7 @@ def _from_folder(metadata: Mapping[str, Any]) -> Tokenizer:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         raise ValueError(f"tokenizer.json cannot be read: {error}") from error
-    said = metadata.get("tokenizer_config.json", {})
+    said = metadata.get("special_tokens_map.json", {}) | metadata.get("tokenizer_config.json", {})
     places = inner.get_vocab(with_added_tokens=True)
     names = {kind: _content(said.get(f"{kind}_token")) for kind in ("bos", "eos", "unk", "pad")}
     ends = {places[name] for name in (*TURN_ENDS, names["eos"]) if name in places}
@@ -385,9 +387,11 @@ def _from_folder(metadata: Mapping[str, Any]) -> Tokenizer:
     begin = places.get(names["bos"]) if names["bos"] is not None else first
     adds = first is not None and first == begin
     template = metadata.get("chat_template", said.get("chat_template"))
-    if isinstance(template, list):  # by name
-        named = (t for t in template if isinstance(t, Mapping) and t.get("name") == "default")
-        template = next((t.get("template") for t in named), None)
+    if isinstance(template, list):
+        template = {t.get("name"): t.get("template") for t in template if isinstance(t, Mapping)
+                    and isinstance(t.get("name"), str)}
+    if isinstance(template, Mapping):  # by name
+        template = template.get("default")
     variables = {f"{kind}_token": name for kind, name in names.items() if name is not None}
     return Tokenizer(inner, begin, ends, template if isinstance(template, str) else None, adds, variables)
 
