@@ -18,7 +18,15 @@ from tiny_models import write_tiny  # noqa: E402
 from tinygrad.llm.checkpoint import read_checkpoint  # noqa: E402
 from tinygrad.llm.gbnf import MOST_DEPTH, rules_of  # noqa: E402
 from tinygrad.llm.generate import MaskFailed  # noqa: E402
-from tinygrad.llm.grammar import MOST_ITEMS, GbnfMask, LarkMask, SchemaMask, grammar_mask  # noqa: E402
+from tinygrad.llm.grammar import (  # noqa: E402
+    MOST_ITEMS,
+    GbnfMask,
+    LarkMask,
+    SchemaMask,
+    depth_of,
+    endless_reference,
+    grammar_mask,
+)
 from tinygrad.llm.recogniser import Recogniser  # noqa: E402
 from tinygrad.llm.tokenizer import tokenizer_of  # noqa: E402
 from tinygrad.llm.vocabulary import VocabularyTrie  # noqa: E402
@@ -270,6 +278,50 @@ def test_references_to_what_has_no_end_are_refused(tokenizer, schema, reference)
     """They failed within the answer, or let it go on for ever."""
     with pytest.raises(ValueError, match=f"what '{re.escape(reference)}' refers to has no end"):
         SchemaMask(tokenizer, tokenizer.size, schema)
+
+
+def test_large_schemas_are_looked_through_once():
+    """100,000 references, into lists too: to look again for each took longer than a request may."""
+    parts = [{"$ref": f"#/anyOf/{i + 1}"} for i in range(50_000)]
+    start = time.process_time()
+    assert endless_reference({"anyOf": [*parts, {"type": "null"}]}) is None
+    assert endless_reference({"anyOf": [*parts, parts[0]]}) == "#/anyOf/1"
+    assert time.process_time() - start < 10
+
+
+def chained(count, link):
+    """A schema that refers to another, and so on, so many times."""
+    reference = [{"$ref": f"#/$defs/{i}"} for i in range(count + 1)]
+    links = {str(i): link(reference[i + 1]) for i in range(count)} | {str(count): {"type": "null"}}
+    return {"$defs": links} | reference[0]
+
+
+LINKS = [lambda part: part, lambda part: {"anyOf": [part, {"type": "null"}]}, lambda part: object_of(a=part),
+         lambda part: {"type": "array", "prefixItems": [part], "items": False},
+         lambda part: object_of(a={"allOf": [part]}, b={"anyOf": [{"$ref": "#"}, {"type": "null"}]})]
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_schema_that_is_too_deep_is_refused(tokenizer, link):
+    """The library's stack overflowed, and with it the server's process went."""
+    deep = chained(3000, link)
+    named = json.loads(json.dumps(deep).replace("#/$defs/", "http://x/y#/$defs/")) | {"$id": "http://x/y"}
+    for schema in (deep, named):
+        with pytest.raises(ValueError, match=r"objects may lie within one another, at most 500 are known"):
+            SchemaMask(tokenizer, tokenizer.size, schema)
+    SchemaMask(tokenizer, tokenizer.size, chained(60, link))
+
+
+def test_depth_is_counted_through_references():
+    assert [depth_of(chained(count, lambda part: part)) for count in (0, 1, 10)] == [3, 4, 13]
+    assert depth_of({"type": "array", "items": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}) == 4
+    assert depth_of({"$defs": {"a": {"$anchor": "b"}}, "$ref": "#b"}) == 6
+    assert depth_of({"properties": {str(i): {"type": "null"} for i in range(1000)}}) == 3
+
+
+def test_a_schema_is_an_object(tokenizer):
+    with pytest.raises(ValueError, match="a schema is an object of JSON, not a list"):
+        SchemaMask(tokenizer, tokenizer.size, [1])
 
 
 @pytest.mark.parametrize("schema, text", [

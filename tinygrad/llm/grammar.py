@@ -12,9 +12,9 @@ import functools
 import json
 import re
 import urllib.parse
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import llguidance
 import numpy as np
@@ -30,6 +30,9 @@ MOST_ITEMS = 500_000
 """Items of a grammar's states, a hundred bytes or so each, before they are forgotten."""
 MOST_MASKS = 1024
 """Masks of a grammar that are kept, of a bit a token."""
+MOST_DEPTH = 500
+"""Objects of a schema within one another, through references: the library's stack overflows at 2,000 or so,
+which ends the process."""
 WHITESPACE = r"(\r?\n){0,2}[ \t]{0,40}"
 """Between the parts of JSON: without a bound, a small model may go on with it until it has no tokens left."""
 
@@ -130,6 +133,12 @@ class SchemaMask(LarkMask):
     kind = "schema"
 
     def compiled(self, grammar: Any) -> str:
+        if not isinstance(grammar, Mapping):
+            raise ValueError(f"a schema is an object of JSON, not a {type(grammar).__name__}")
+        depth = depth_of(grammar)
+        if depth > MOST_DEPTH:
+            raise ValueError(f"the schema cannot be followed: {depth} of its objects may lie within one "
+                             f"another, at most {MOST_DEPTH} are known")
         endless = endless_reference(grammar)
         if endless is not None:
             raise ValueError(f"the schema cannot be followed: what {endless!r} refers to has no end: "
@@ -143,30 +152,66 @@ class SchemaMask(LarkMask):
         return lenient
 
 
+Parts: TypeAlias = Mapping[int, list[list[Mapping[str, Any]]]]
+"""Of each object of a schema, by its identity, lists of those that it is made of."""
+
+
 def endless_reference(schema: Any) -> str | None:
     """A reference ($ref) of a schema to what no value that ends can be: to nothing but itself, or to an
-    object or array that must contain another of its kind. The library begins such values.
+    object or array that must contain another of its kind. The library begins such values."""
+    nodes = list(_objects(schema))
+    heights = _heights({id(node): _needs(node, schema) for node in nodes})
+    found = ((node["$ref"], _referred(node, schema)) for node in nodes if "$ref" in node)
+    return next((name for name, part in found if isinstance(part, Mapping) and id(part) not in heights), None)
 
-    That values end is found from the parts that need no other part up, each looked at once.
-    """
-    nodes = {id(node): node for node in _objects(schema)}
-    needs = {key: _needs(node, schema) for key, node in nodes.items()}
+
+def depth_of(schema: Any) -> int:
+    """How many objects of a schema may lie within one another, counted through its references: each once, all
+    of those that contain themselves. References that are no places in it (by `$id` or `$anchor`) may lead
+    from the deepest object to another, one after the other."""
+    nodes = list(_objects(schema))
+    parts = {id(node): [[part] for part in _inside(node, schema)] for node in nodes}
+    heights = _heights(parts)
+    has_bases = any("$id" in node for node in nodes[1:])
+    others = {node["$ref"] for node in nodes if isinstance(node.get("$ref"), str)
+              and (has_bases or _referred(node, schema) is None)}
+    return (max(heights.values(), default=0) + len(parts) - len(heights)) * (1 + len(others))
+
+
+def _heights(parts: Parts) -> dict[int, int]:
+    """Of objects of which one in each list has a height, one more than the largest of these, found from those
+    without parts up: each is looked at once."""
     users: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for key, groups in needs.items():
-        for place, parts in enumerate(groups):
-            for part in parts:
+    for key, lists in parts.items():
+        for place, listed in enumerate(lists):
+            for part in listed:
                 users[id(part)].append((key, place))
-    left = {key: len(groups) for key, groups in needs.items()}
-    ending, met = [key for key in nodes if not left[key]], set()
-    while ending:
-        for use in users[ending.pop()]:
+    left = {key: len(lists) for key, lists in parts.items()}
+    heights, met = {key: 1 for key in parts if not left[key]}, set()
+    waiting = deque(heights)
+    while waiting:
+        key = waiting.popleft()
+        for use in users[key]:
             if use not in met:
                 met.add(use)
                 left[use[0]] -= 1
                 if not left[use[0]]:
-                    ending.append(use[0])
-    found = ((node["$ref"], _referred(node, schema)) for node in nodes.values() if "$ref" in node)
-    return next((name for name, part in found if left.get(id(part))), None)
+                    heights[use[0]] = heights[key] + 1
+                    waiting.append(use[0])
+    return heights
+
+
+def _inside(node: Mapping[str, Any], schema: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects right within an object, or in lists there, and what it refers to."""
+    waiting: list[Any] = [*node.values()]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            yield value
+        elif isinstance(value, list):
+            waiting += value
+    if isinstance(part := _referred(node, schema), Mapping):
+        yield part
 
 
 def _objects(schema: Any) -> Iterator[Mapping[str, Any]]:
@@ -212,7 +257,8 @@ def _referred(node: Mapping[str, Any], schema: Any) -> Any:
     for name in urllib.parse.unquote(pointer).split("/")[1:]:
         key = name.replace("~1", "/").replace("~0", "~")
         if isinstance(found, list):
-            found = dict(enumerate(found)).get(int(key) if key.isdecimal() and len(key) < 10 else -1)
+            is_place = key.isdecimal() and len(key) < 10 and int(key) < len(found)
+            found = found[int(key)] if is_place else None
         else:
             found = found.get(key) if isinstance(found, Mapping) else None
     return found
