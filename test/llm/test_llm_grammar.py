@@ -312,6 +312,17 @@ def test_a_schema_that_is_too_deep_is_refused(tokenizer, link):
     SchemaMask(tokenizer, tokenizer.size, chained(60, link))
 
 
+@pytest.mark.parametrize("rule", ["r{}: r{}", 'r{}: "x" (r{} "y")?', 'r{}: %json {{"items": {{}}}} | r{}'])
+def test_a_grammar_of_lark_that_may_be_too_deep_is_refused(tokenizer, rule):
+    """It ended the process as a schema does."""
+    def grammar(count):
+        return "\n".join(["start: r0", *(rule.format(i, i + 1) for i in range(count)), f'r{count}: "a"'])
+
+    with pytest.raises(ValueError, match="rules and groups .*, at most 1000 are known"):
+        grammar_mask(tokenizer, SIZE, grammar(3000))
+    assert grammar_mask(tokenizer, SIZE, grammar(200)).apply(np.zeros(SIZE)).max() == 0
+
+
 def test_depth_is_counted_through_references():
     assert [depth_of(chained(count, lambda part: part)) for count in (0, 1, 10)] == [3, 4, 13]
     assert depth_of({"type": "array", "items": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}) == 4

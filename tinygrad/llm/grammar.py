@@ -33,6 +33,9 @@ MOST_MASKS = 1024
 MOST_DEPTH = 500
 """Objects of a schema within one another, through references: the library's stack overflows at 2,000 or so,
 which ends the process."""
+MOST_PARTS = 1000
+"""Rules and groups of a grammar in Lark's notation, which may all lie within one another: of 2,500 rules the
+library's stack overflows."""
 WHITESPACE = r"(\r?\n){0,2}[ \t]{0,40}"
 """Between the parts of JSON: without a bound, a small model may go on with it until it has no tokens left."""
 
@@ -103,7 +106,11 @@ class LarkMask:
             raise ValueError(f"the {self.kind} cannot be followed: {self.matcher.get_error()}")
 
     def compiled(self, grammar: Any) -> str:
-        """The grammar as the library takes it."""
+        """The grammar as the library takes it. Raises ValueError for one that it must not be given."""
+        parts = sum(map(grammar.count, ":([{"))
+        if parts > MOST_PARTS:
+            raise ValueError(f"the grammar cannot be followed: it has {parts} rules and groups (colons and "
+                             f"opening brackets), at most {MOST_PARTS} are known")
         return str(llguidance.LLMatcher.grammar_from_lark(grammar))
 
     def apply(self, scores: Scores) -> Scores:
