@@ -34,11 +34,13 @@ MOST_DEPTH = 500
 """Objects of a schema within one another, through references: the library's stack overflows at 2,000 or so,
 which ends the process."""
 MOST_PARTS = 1000
-"""Rules and groups of a grammar in Lark's notation, which may all lie within one another: of 2,500 rules the
-library's stack overflows."""
+"""Rules and groups of a grammar in Lark's notation within one another: of 2,500 rules the library's stack
+overflows."""
 WHITESPACE = r"(\r?\n){0,2}[ \t]{0,40}"
 """Between the parts of JSON: without a bound, a small model may go on with it until it has no tokens left."""
 
+_RULE = re.compile(r"(?m)^[ \t]*[?!]*(\w+)[^\n:\"/|]*:(?!:)")
+"""Where a rule in Lark's notation begins."""
 _LARK = re.compile(r"(?m)^\s*(%llguidance\b|[?!]*start(\.\d+)?\s*:(?!:))")
 """What tells grammars in Lark's notation: a rule `start`, which may be inlined (?) or have a priority."""
 
@@ -107,10 +109,10 @@ class LarkMask:
 
     def compiled(self, grammar: Any) -> str:
         """The grammar as the library takes it. Raises ValueError for one that it must not be given."""
-        parts = sum(map(grammar.count, ":([{"))
+        parts = depth_of_lark(grammar)
         if parts > MOST_PARTS:
-            raise ValueError(f"the grammar cannot be followed: it has {parts} rules and groups (colons and "
-                             f"opening brackets), at most {MOST_PARTS} are known")
+            raise ValueError(f"the grammar cannot be followed: {parts} rules and groups may lie within one "
+                             f"another, at most {MOST_PARTS} are known")
         return str(llguidance.LLMatcher.grammar_from_lark(grammar))
 
     def apply(self, scores: Scores) -> Scores:
@@ -157,6 +159,22 @@ class SchemaMask(LarkMask):
             if not what.startswith("Unknown format:"):
                 raise ValueError(f"the schema cannot be followed: {what.partition(', falling back')[0]}")
         return lenient
+
+
+def depth_of_lark(grammar: str) -> int:
+    """How many rules and groups of a grammar in Lark's notation may lie within one another: not more, counted
+    by colons and opening brackets. Rules that lead back to themselves count each once."""
+    _, *found = _RULE.split(grammar)
+    rules: dict[str, Mapping[str, Any]] = {
+        name: {"body": body} for name, body in zip(found[::2], found[1::2], strict=True)}
+    sizes = {id(rule): 1 + sum(map(rule["body"].count, ":([{")) for rule in rules.values()}
+    names = {name: {*re.findall(r"\w+", rule["body"])} & rules.keys() - {name} for name, rule in rules.items()}
+    used = {id(rules[name]): [[rules[other]] for other in others] for name, others in names.items()}
+    heights = _heights(used)
+    within = max(heights.values(), default=0) * max(sizes.values(), default=0)
+    within += sum(size for key, size in sizes.items() if key not in heights)
+    all_parts = sum(map(grammar.count, ":([{"))
+    return all_parts if len(rules) < len(found) // 2 else min(all_parts, within)
 
 
 Parts: TypeAlias = Mapping[int, list[list[Mapping[str, Any]]]]
