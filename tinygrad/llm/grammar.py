@@ -168,7 +168,8 @@ def depth_of_lark(grammar: str) -> int:
     rules: dict[str, Mapping[str, Any]] = {
         name: {"body": body} for name, body in zip(found[::2], found[1::2], strict=True)}
     sizes = {id(rule): 1 + sum(map(rule["body"].count, ":([{")) for rule in rules.values()}
-    names = {name: {*re.findall(r"\w+", rule["body"])} & rules.keys() - {name} for name, rule in rules.items()}
+    names = {name: {*re.findall(r"\w+", rule["body"])} & rules.keys() - {name}
+             for name, rule in rules.items()}
     used = {id(rules[name]): [[rules[other]] for other in others] for name, others in names.items()}
     heights = _heights(used)
     within = max(heights.values(), default=0) * max(sizes.values(), default=0)
