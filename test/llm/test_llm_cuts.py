@@ -54,7 +54,7 @@ def test_text_is_cut_by_the_published_expression(pre):
 def is_cut_elsewhere(pre, text):
     """Whether llama.cpp may cut a text in another place than the models' own expressions: it knows no marks
     among letters and no case but of a to z, and white space is never within a range of characters."""
-    if pre in ("tekken", "gpt-4o", "llama4"):
+    if _CUTS[pre] in (_CUTS["tekken"], _CUTS["gpt-4o"]):
         return any(unicodedata.category(letter)[0] in "LM" and not letter.isascii() for letter in text)
     return pre.startswith(("deepseek-llm", "deepseek-coder")) and any(x in text for x in "\u3000\u2028")
 

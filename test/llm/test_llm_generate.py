@@ -1,9 +1,12 @@
 """Generation: every sequence gets what the model gives it alone and from the beginning, however it is
 batched, cut into pieces, reused or sampled; one trace serves all lengths."""
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -367,6 +370,50 @@ def test_a_conversation_in_a_terminal(path):
     done = command("chat", path, "--tokens", 4, "--greedy", given="he\nhe\n")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.strip()) > 0
+
+
+def test_what_is_said_may_be_no_text(path):
+    """It ended the conversation."""
+    words = [sys.executable, "-m", "tinygrad.llm", "chat", str(path), "--tokens", "4", "--greedy"]
+    done = subprocess.run(words, input=b"h\xff\nhe\n", capture_output=True, timeout=300,
+                          env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"})
+    assert (done.returncode, done.stderr) == (0, b"") and done.stdout.strip()
+
+
+def test_a_pasted_text_is_one_message_however_long(path):
+    """A terminal hands over 4,095 characters of a line, and each line by itself."""
+    pytest.importorskip("readline", reason="there is no readline here")
+    pty = pytest.importorskip("pty", reason="there are no terminals here")
+    own, its = pty.openpty()
+    words = [sys.executable, "-m", "tinygrad.llm", "chat", str(path), "--context", "64"]
+    chat = subprocess.Popen(words, stdin=its, stdout=its, stderr=subprocess.PIPE, start_new_session=True,
+                            env=os.environ | {"TERM": "xterm"})
+    shown, patience = threading.Event(), threading.Timer(120, chat.kill)
+    patience.start()
+
+    def read():
+        with contextlib.suppress(OSError):
+            while found := os.read(own, 1 << 16):
+                if b"> " in found:
+                    shown.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        assert shown.wait(120)
+        os.write(own, b"\x1b[200~" + (b"h" * 99 + b"\n") * 20)
+        os.write(own, (b"h" * 99 + b"\n") * 20)
+        os.write(own, (b"h" * 99 + b"\n") * 20 + b"\x1b[201~\n")
+        said = chat.stderr.readline().decode()
+    finally:
+        patience.cancel()
+        chat.kill()
+        chat.wait()
+        chat.stderr.close()
+        os.close(its)
+        reader.join()
+        os.close(own)
+    assert int(re.search(r"the prompt has (\d+) tokens", said)[1]) > 6000
 
 
 def test_a_closed_input_is_an_end_of_input(path):

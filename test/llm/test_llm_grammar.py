@@ -2,6 +2,7 @@
 call, and none takes long or much memory."""
 import json
 import random
+import re
 import string
 import time
 
@@ -17,7 +18,15 @@ from tiny_models import write_tiny  # noqa: E402
 from tinygrad.llm.checkpoint import read_checkpoint  # noqa: E402
 from tinygrad.llm.gbnf import MOST_DEPTH, rules_of  # noqa: E402
 from tinygrad.llm.generate import MaskFailed  # noqa: E402
-from tinygrad.llm.grammar import MOST_ITEMS, GbnfMask, LarkMask, SchemaMask, grammar_mask  # noqa: E402
+from tinygrad.llm.grammar import (  # noqa: E402
+    MOST_ITEMS,
+    GbnfMask,
+    LarkMask,
+    SchemaMask,
+    depth_of,
+    endless_reference,
+    grammar_mask,
+)
 from tinygrad.llm.recogniser import Recogniser  # noqa: E402
 from tinygrad.llm.tokenizer import tokenizer_of  # noqa: E402
 from tinygrad.llm.vocabulary import VocabularyTrie  # noqa: E402
@@ -239,6 +248,109 @@ def test_whitespace_in_json_ends(tokenizer):
         for byte in text:
             assert mask.apply(np.zeros(tokenizer.size))[3 + byte] == 0
             mask.accept(3 + byte)
+
+
+def test_formats_that_are_not_known_say_nothing(tokenizer):
+    """Pydantic's Path, bytes and SecretStr have such; a keyword that is not known is refused beside them."""
+    schema = object_of(a={"type": "string", "format": "path"}, b={"type": "string", "format": "date"})
+    mask = SchemaMask(tokenizer, tokenizer.size, schema)
+    for byte in b'{"a":"/tmp","b":"2':
+        assert mask.apply(np.zeros(tokenizer.size))[3 + byte] == 0
+        mask.accept(3 + byte)
+    assert mask.apply(np.zeros(tokenizer.size))[3 + ord("x")] == -np.inf
+    schema["properties"]["b"] = {"type": "array", "uniqueItems": True}
+    with pytest.raises(ValueError, match="uniqueItems"):
+        SchemaMask(tokenizer, tokenizer.size, schema)
+
+
+def object_of(**properties):
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+@pytest.mark.parametrize("schema, reference", [
+    ({"$ref": "#"}, "#"), ({"$ref": ""}, ""), (object_of(v={"type": "integer"}, next={"$ref": "#"}), "#"),
+    ({"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}}, "#/properties/a"),
+    ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}},
+      "anyOf": [{"$ref": "#/$defs/a"}, {"type": "integer"}]}, "#/$defs/a"),
+    ({"type": "array", "minItems": 1, "items": {"$ref": "#"}}, "#"),
+    ({"type": ["array"], "minItems": 2, "prefixItems": [{"type": "null"}, {"anyOf": [{"$ref": "#"}]}]}, "#")])
+def test_references_to_what_has_no_end_are_refused(tokenizer, schema, reference):
+    """They failed within the answer, or let it go on for ever."""
+    with pytest.raises(ValueError, match=f"what '{re.escape(reference)}' refers to has no end"):
+        SchemaMask(tokenizer, tokenizer.size, schema)
+
+
+def test_large_schemas_are_looked_through_once():
+    """100,000 references, into lists too: to look again for each took longer than a request may."""
+    parts = [{"$ref": f"#/anyOf/{i + 1}"} for i in range(50_000)]
+    start = time.process_time()
+    assert endless_reference({"anyOf": [*parts, {"type": "null"}]}) is None
+    assert endless_reference({"anyOf": [*parts, parts[0]]}) == "#/anyOf/1"
+    assert time.process_time() - start < 10
+
+
+def chained(count, link):
+    """A schema that refers to another, and so on, so many times."""
+    reference = [{"$ref": f"#/$defs/{i}"} for i in range(count + 1)]
+    links = {str(i): link(reference[i + 1]) for i in range(count)} | {str(count): {"type": "null"}}
+    return {"$defs": links} | reference[0]
+
+
+LINKS = [lambda part: part, lambda part: {"anyOf": [part, {"type": "null"}]}, lambda part: object_of(a=part),
+         lambda part: {"type": "array", "prefixItems": [part], "items": False},
+         lambda part: object_of(a={"allOf": [part]}, b={"anyOf": [{"$ref": "#"}, {"type": "null"}]})]
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_schema_that_is_too_deep_is_refused(tokenizer, link):
+    """The library's stack overflowed, and with it the server's process went."""
+    deep = chained(3000, link)
+    named = json.loads(json.dumps(deep).replace("#/$defs/", "http://x/y#/$defs/")) | {"$id": "http://x/y"}
+    for schema in (deep, named):
+        with pytest.raises(ValueError, match=r"objects may lie within one another, at most 500 are known"):
+            SchemaMask(tokenizer, tokenizer.size, schema)
+    SchemaMask(tokenizer, tokenizer.size, chained(60, link))
+
+
+@pytest.mark.parametrize("rule", ["r{}: r{}", 'r{}: "x" (r{} "y")?', 'r{}: %json {{"items": {{}}}} | r{}'])
+def test_a_grammar_of_lark_that_may_be_too_deep_is_refused(tokenizer, rule):
+    """It ended the process as a schema does."""
+    def grammar(count):
+        return "\n".join(["start: r0", *(rule.format(i, i + 1) for i in range(count)), f'r{count}: "a"'])
+
+    with pytest.raises(ValueError, match="rules and groups may lie within one another, at most 1000"):
+        grammar_mask(tokenizer, SIZE, grammar(3000))
+    assert grammar_mask(tokenizer, SIZE, grammar(200)).apply(np.zeros(SIZE)).max() == 0
+
+
+def test_depth_is_counted_through_references():
+    assert [depth_of(chained(count, lambda part: part)) for count in (0, 1, 10)] == [3, 4, 13]
+    assert depth_of({"type": "array", "items": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}) == 4
+    assert depth_of({"$defs": {"a": {"$anchor": "b"}}, "$ref": "#b"}) == 6
+    assert depth_of({"properties": {str(i): {"type": "null"} for i in range(1000)}}) == 3
+
+
+def test_a_schema_is_an_object(tokenizer):
+    with pytest.raises(ValueError, match="a schema is an object of JSON, not a list"):
+        SchemaMask(tokenizer, tokenizer.size, [1])
+
+
+@pytest.mark.parametrize("schema, text", [
+    ({"type": "array", "items": {"$ref": "#"}}, "[[],[[]]]"),
+    (object_of(v={"type": "integer"}, next={"anyOf": [{"$ref": "#"}, {"type": "null"}]}),
+     '{"v":1,"next":{"v":2,"next":null}}'),
+    ({"type": "array", "minItems": 2, "prefixItems": [{"const": 1}, {"const": 2}], "items": {"$ref": "#"}},
+     "[1,2,[1,2]]"),
+    ({"$defs": {"a/b": {"type": ["object", "null"], "properties": {"a": {"$ref": "#/$defs/a~1b"}},
+                        "required": ["a"]}}, "$ref": "#/$defs/a~1b"}, '{"a":{"a":null}}'),
+    ({"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "integer"}]}}, "$ref": "#/$defs/a"}, "1"),
+    ({"oneOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#/oneOf/0"}}]}, "[1,2]")])
+def test_schemas_refer_to_themselves(tokenizer, schema, text):
+    mask = SchemaMask(tokenizer, tokenizer.size, schema)
+    for byte in text.encode():
+        assert mask.apply(np.zeros(tokenizer.size))[3 + byte] == 0
+        mask.accept(3 + byte)
+    assert mask.apply(np.zeros(tokenizer.size))[min(tokenizer.ends)] == 0
 
 
 def test_an_object_may_have_a_thousand_properties(tokenizer):

@@ -71,6 +71,9 @@ MODELS = {
     "olmo": ("OlmoConfig", SMALL | dict(clip_qkv=0.1)),
     "olmo, one eps": ("OlmoConfig", SMALL | dict(rms_norm_eps=1e-3)),
     "olmo2": ("Olmo2Config", SMALL),
+    "olmo3": ("Olmo3Config", SMALL | dict(
+        num_hidden_layers=5, sliding_window=5, rope_theta=500000.0,
+        rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32))),
     "mixtral": ("MixtralConfig", SMALL | dict(num_local_experts=4, num_experts_per_tok=2)),
     "qwen2moe": ("Qwen2MoeConfig", EXPERTS | dict(shared_expert_intermediate_size=40)),
     "qwen3moe": ("Qwen3MoeConfig", EXPERTS | dict(head_dim=16, norm_topk_prob=True)),
@@ -210,7 +213,7 @@ def permuted(weight, heads):
 
 
 GGUF_NAMES = {"llama 3": "LLAMA", "qwen2": "QWEN2", "gemma2": "GEMMA2", "phi3": "PHI3", "gpt2": "GPT2",
-              "qwen3": "QWEN3", "olmo2": "OLMO2"}
+              "qwen3": "QWEN3", "olmo2": "OLMO2", "olmo3": "OLMO2"}
 
 
 def converted(made, name, path):
@@ -233,11 +236,18 @@ def converted(made, name, path):
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
     else:
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+        rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+        writer.add_rope_freq_base(rope["rope_theta"])
     if name == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
         writer.add_sliding_window(config.sliding_window)
+    if name == "olmo3":
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_sliding_window_pattern([layer == "sliding_attention" for layer in config.layer_types])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     if name == "llama 3":
         plain = 10000.0 ** (-np.arange(0, 8, 2) / 8)
         writer.add_tensor("rope_freqs.weight",

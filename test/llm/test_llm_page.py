@@ -85,7 +85,9 @@ def test_a_conversation(page, running, monkeypatch):
     assert page.locator(".message").count() == 0
 
 
-def test_an_answer_is_stopped_and_its_slot_is_free(page, running, monkeypatch):
+@pytest.mark.parametrize("by_key", [False, True])
+def test_an_answer_is_stopped_and_its_slot_is_free(page, running, monkeypatch, by_key):
+    """The button asked for a message first."""
     step = running.server.model.generator.step
 
     def slow():
@@ -95,12 +97,49 @@ def test_an_answer_is_stopped_and_its_slot_is_free(page, running, monkeypatch):
     monkeypatch.setattr(running.server.model.generator, "step", slow)
     say(page, "he")
     sync_api.expect(page.locator("#send")).to_have_text("Stop")
-    page.click("#send")
-    done(page)
+    sync_api.expect(page.locator(".assistant")).not_to_have_text("\u2026")
+    page.press("#text", "Enter")  # sends nothing, and stops nothing
+    assert page.inner_text("#send") == "Stop" and page.locator(".user").count() == 1
+    page.keyboard.press("Escape") if by_key else page.click("#send")
+    sync_api.expect(page.locator("#send")).to_have_text("Send", timeout=2000)
+    roles = page.evaluate("messages.map(message => message.role)")
+    assert roles == ["user", "assistant"] and page.text_content(".assistant").startswith(
+        page.evaluate("messages[1].content"))
     deadline = time.monotonic() + 20
     while running.server.worker.active or running.server.worker.waiting:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_new_conversation_hears_nothing_of_the_one_before(page, running, monkeypatch):
+    step = running.server.model.generator.step
+
+    def slow():
+        time.sleep(0.05)
+        return step()
+
+    monkeypatch.setattr(running.server.model.generator, "step", slow)
+    say(page, "he")
+    sync_api.expect(page.locator(".assistant")).not_to_have_text("\u2026")
+    page.click("#clear")
+    done(page)
+    assert page.evaluate("messages") == [] and page.locator(".message").count() == 0
+    assert page.evaluate("document.activeElement.id") == "text"
+
+
+def test_a_narrow_window_shows_all(page, running, monkeypatch):
+    """The end of an answer lay below the field for the next message, and the header went past the edge."""
+    submit = running.server.worker.submit
+    monkeypatch.setattr(running.server.worker, "submit", lambda prompt, sampling, **details: submit(
+        prompt, Sampling(tokens=40), **details))
+    page.set_viewport_size({"width": 390, "height": 400})
+    for _ in range(3):
+        say(page, "he said " * 8)
+        done(page)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    end, field = (page.evaluate(f"document.querySelector('{which}').getBoundingClientRect().{edge}")
+                  for which, edge in (("#log > :last-child", "bottom"), ("form", "top")))
+    assert end <= field
 
 
 def test_what_is_wrong_is_said(page):
@@ -109,3 +148,4 @@ def test_what_is_wrong_is_said(page):
     page.wait_for_selector(".error")
     assert page.inner_text(".error") == "the API key is missing or wrong"
     done(page)
+    assert page.input_value("#text") == "he" and page.locator(".assistant").count() == 0  # to be sent again

@@ -52,7 +52,7 @@ def pieces_of(**changes):
 
 @pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2", "tekken", "gpt-4o", "default",
                                  "falcon", "deepseek-llm", "deepseek-coder", "deepseek-v3", "viking",
-                                 "bloom"])
+                                 "bloom", "seed-coder", "superbpe"])
 def test_bytes_come_back_as_they_were(pre):
     tokenizer = _from_gguf(bytes_of(**{"tokenizer.ggml.pre": pre}))
     for text in TEXTS:
@@ -70,6 +70,7 @@ def test_bytes_come_back_as_they_were(pre):
     ("deepseek-llm", ["I", "'", "ll", " pay", " `$", "1234567"]),
     ("deepseek-coder", ["I", "'", "ll", " pay", " `$", *"1234567"]),
     ("deepseek-v3", ["I", "'ll", " pay", " `$", "123", "456", "7"]),
+    ("seed-coder", ["I", "'ll", " pay", " `$", *"1234567"]), ("superbpe", ["I'll pay `$", "1", "234", "567"]),
     ("bloom", ["I'll", " pay", " `$1234567"]), ("viking", ["I'll", " pay", " `$", *"1234567"])])
 def test_text_is_cut_as_the_file_says(pre, pieces):
     cut = _from_gguf(bytes_of(**{"tokenizer.ggml.pre": pre})).inner.pre_tokenizer

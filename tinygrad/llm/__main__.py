@@ -10,6 +10,8 @@ MODEL is a GGUF file, a Hugging Face folder, or `smollm2` for the installed pack
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import io
 import json
 import sys
@@ -148,6 +150,9 @@ def chat(options: argparse.Namespace) -> None:
     model = opened(options)
     told = [{"role": "system", "content": options.system}] if options.system else []
     messages = list(told)
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):  # Windows has none
+            importlib.import_module("readline")  # more than 4,095 characters a line, pasted lines together
     while True:
         try:
             line = input("> " if sys.stdin.isatty() else "")
@@ -210,8 +215,9 @@ def main(words: Sequence[str] | None = None) -> int:
     shells say of a program that Ctrl-C ends (130), or that nobody reads the output of (141)."""
     open_streams()
     options = parser().parse_args(words)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a model may say what the terminal cannot write
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what is typed may be no text, or cannot be written there
     try:
         {"run": run, "chat": chat, "bench": bench, "serve": serve}[options.command](options)
     except BrokenPipeError:  # whoever read the text has gone

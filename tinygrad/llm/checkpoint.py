@@ -1,18 +1,18 @@
 """Models in files: a GGUF file or a Hugging Face folder as a `Checkpoint`.
 
 Of a model that is split into several GGUF files, the first stands for all.
-A folder has config.json, the weights in one or several safetensors files (with an index then), and
-tokenizer.json. Its weights get the names that GGUF files use, and the few that are stored another way are
-changed: GPT-2's products are transposed, norms of Gemma are kept as their distance from 1, the experts of a
-layer are one tensor. All others are read from where they lie. Files are data from strangers: see
-`nn/gguf_files.py` and `nn/state.py`.
+A folder has config.json, the weights in one or several safetensors files (with an index then) or PyTorch's
+own in their place, and tokenizer.json. Its weights get the names that GGUF files use, and the few that are
+stored another way are changed: GPT-2's products are transposed, norms of Gemma are kept as their distance
+from 1, the experts of a layer are one tensor. All others are read from where they lie. Files are data from
+strangers: see `nn/gguf_files.py` and `nn/state.py`.
 """
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.llm.config import Config, from_gguf, from_hugging_face
 from tinygrad.nn.block_formats import Packed
 from tinygrad.nn.gguf_files import gguf_packed
-from tinygrad.nn.state import safe_load
+from tinygrad.nn.state import safe_load, torch_load
 from tinygrad.tensor import Tensor
 
 
@@ -118,6 +118,8 @@ _IN_LAYER = {
 }
 _OF_EXPERTS = {"w1": "gate", "w2": "down", "w3": "up", "gate_proj": "gate", "up_proj": "up",
                "down_proj": "down"}
+KINDS = ("weight", "bias")
+"""The last part of a weight's name; scales of quantised ones have others."""
 _LAYER = re.compile(r"(?:layers|h)\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"(?:block_sparse_moe|mlp)\.experts\.(\d+)\.(\w+)")
 _LEADING = re.compile(r"(?:language_model\.|model\.|transformer\.)*")
@@ -130,6 +132,11 @@ _COMPUTED = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$")
 def _read_folder(path: Path) -> Checkpoint:
     content = _json(path / "config.json")
     config = from_hugging_face(content)
+    quantized = content.get("quantization_config")
+    if quantized:
+        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else quantized
+        raise ValueError(f"{path}: weights that are quantised by {method!r:.50} are not known; known are "
+                         "plain ones, and GGUF files")
     weights: dict[str, Packed] = {}
     experts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in _shards(path):
@@ -144,7 +151,7 @@ def _read_folder(path: Path) -> Checkpoint:
         if sorted(parts) != list(range(config.experts)):
             raise ValueError(f"{path}: {own} has experts {sorted(parts)}, config.json says {config.experts}")
         weights[own] = _stored(parts[0].stack(*(parts[i] for i in range(1, config.experts))).realize())
-    names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+    names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
     metadata: dict[str, Any] = {name: _json(path / name) for name in names if (path / name).exists()}
     template = path / "chat_template.jinja"
     if template.exists():
@@ -171,23 +178,46 @@ def _text(path: Path) -> str:
         raise ValueError(f"{path} is no text in UTF-8: {error}") from error
 
 
+def _pytorch_weights(path: Path) -> dict[str, Tensor]:
+    """What torch.save wrote of a model's state_dict."""
+    found = torch_load(path)
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{path} holds a {type(found).__name__}, no weights by name")
+    return {key: value for key, value in found.items() if isinstance(key, str) and isinstance(value, Tensor)}
+
+
+WEIGHT_FILES: dict[str, Callable[[Path], dict[str, Tensor]]] = {"model.safetensors": safe_load,
+                                                                "pytorch_model.bin": _pytorch_weights}
+"""The names of a folder's weights, where they are in one file, and what reads such files."""
+
+
 def _shards(path: Path) -> Iterable[tuple[str, Tensor]]:
-    """The tensors of all safetensors files of a folder, by name."""
-    index = path / "model.safetensors.index.json"
-    if not index.exists():
-        yield from safe_load(path / "model.safetensors").items()
-        return
+    """The tensors of a folder by name, from one file or from all that its index names."""
+    for name, load in WEIGHT_FILES.items():
+        index = path / f"{name}.index.json"
+        if index.exists():
+            yield from _indexed(index, load)
+            return
+        if (path / name).exists():
+            yield from load(path / name).items()
+            return
+    raise FileNotFoundError(f"{path} has no weights: there is no {' or '.join(WEIGHT_FILES)}, and no "
+                            "index of several files (NAME.index.json)")
+
+
+def _indexed(index: Path, load: Callable[[Path], dict[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
+    """The tensors of the files that an index names."""
     places = _json(index).get("weight_map")
     if not isinstance(places, Mapping) or not all(isinstance(x, str) for x in places.values()):
         raise ValueError(f"{index} has no weight_map of file names")
     for file in sorted(set(places.values())):
         if Path(file).name != file:
             raise ValueError(f"{index} names {file!r}, which is no file of this folder")
-        held = safe_load(path / file)
+        held = load(index.parent / file)
         wanted = [name for name, place in places.items() if place == file]
         missing = [name for name in wanted if name not in held]
         if missing:
-            raise ValueError(f"{path / file} lacks {missing[0]!r}, which {index.name} says it holds")
+            raise ValueError(f"{index.parent / file} lacks {missing[0]!r}, which {index.name} says it holds")
         yield from ((name, held[name]) for name in wanted)
 
 
@@ -199,16 +229,16 @@ def gguf_name(name: str, config: Config) -> tuple[str, int | None]:
     rest = _LEADING.sub("", name, count=1)
     stem, _, kind = rest.rpartition(".")
     layer = _LAYER.fullmatch(stem)
-    if layer is None:
-        if stem in _OUTSIDE:
-            return f"{_OUTSIDE[stem]}.{kind}", None
+    if layer is None and stem in _OUTSIDE and kind in KINDS:
+        return f"{_OUTSIDE[stem]}.{kind}", None
+    if layer is None or kind not in KINDS:
         raise ValueError(f"{name!r} is no weight of a {config.architecture} model that is known")
     number, part = layer.groups()
     expert = _EXPERT.fullmatch(part)
     if expert is not None and expert[2] in _OF_EXPERTS:
         return f"blk.{number}.ffn_{_OF_EXPERTS[expert[2]]}_exps.{kind}", int(expert[1])
     if part == "post_attention_layernorm":
-        after = config.architecture in ("gemma2", "gemma3", "olmo2")
+        after = config.architecture in ("gemma2", "gemma3", "olmo2", "olmo3")
         return f"blk.{number}.{'post_attention_norm' if after else 'ffn_norm'}.{kind}", None
     if part not in _IN_LAYER:
         raise ValueError(f"{name!r} is no weight of a {config.architecture} model that is known")

@@ -14,16 +14,18 @@ from typing import Any
 from tinygrad.llm.rope import Rope
 
 ARCHITECTURES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma", "gemma2",
-                 "gemma3", "phi3", "gpt2", "olmo", "olmo2")
+                 "gemma3", "phi3", "gpt2", "olmo", "olmo2", "olmo3")
 AROUND = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
-BLOCK_NORMS: dict[str, tuple[str, ...]] = {"olmo": (), "olmo2": AROUND[1::2], "gemma2": AROUND,
-                                           "gemma3": AROUND}
+BLOCK_NORMS: dict[str, tuple[str, ...]] = {"olmo": (), "olmo2": AROUND[1::2], "olmo3": AROUND[1::2],
+                                           "gemma2": AROUND, "gemma3": AROUND}
 """Of architectures whose blocks do other than norm what comes into their two parts."""
-QUERY_NORMS = {"qwen3": "head", "qwen3moe": "head", "gemma3": "head", "olmo2": "whole"}
-BIASED = ("llama", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "olmo", "olmo2")
+QUERY_NORMS = {"qwen3": "head", "qwen3moe": "head", "gemma3": "head", "olmo2": "whole", "olmo3": "whole"}
+BIASED = ("llama", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "olmo", "olmo2", "olmo3")
 """Architectures whose config.json says by attention_bias whether attention has biases."""
-BY_LAYER_TYPES = ("qwen2", "qwen2moe", "qwen3", "gemma2", "gemma3")
+BY_LAYER_TYPES = ("qwen2", "qwen2moe", "qwen3", "gemma2", "gemma3", "olmo3")
 """Architectures whose layers differ in what they see; others have one window for all layers, or none."""
+PERIODS = {"gemma2": 2, "gemma3": 6, "olmo3": 4}
+"""Of how many layers the last one sees everything."""
 MOST, MOST_LAYERS = 1 << 24, 1 << 12
 """No size of a model is larger, no model has more layers: what says so lies."""
 
@@ -145,7 +147,8 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
                "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     "gemma3": {"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "rope_theta": 1e6,
                "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4,
-               "max_position_embeddings": 131072}}
+               "max_position_embeddings": 131072},
+    "olmo3": {"sliding_window": 4096}}
 """What config.json may leave out, as those of Gemma 3 do, and transformers then takes."""
 TYPES = {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
 """Types in config.json that GGUF files name otherwise."""
@@ -209,7 +212,7 @@ def _eps(kind: str, fields: Fields) -> float:
     """What norms add to the mean square, as transformers takes it where config.json does not say."""
     if kind == "olmo":
         return 1e-5  # whatever is said
-    few = kind in ("gpt2", "mixtral", "phi3", "olmo2")
+    few = kind in ("gpt2", "mixtral", "phi3", "olmo2", "olmo3")
     return float(fields.optional("rms_norm_eps", "layer_norm_epsilon", default=1e-5 if few else 1e-6))
 
 
@@ -248,15 +251,13 @@ def _windows(fields: Fields, config: Config) -> tuple[int | None, ...]:
         first = fields.optional("max_window_layers", default=28)
         return tuple(window if i >= first else None for i in range(config.layers))
     return default_windows("mistral" if kind == "qwen3moe" else kind, config.layers, window,
-                           fields.optional("sliding_window_pattern", default=6))
+                           fields.optional("sliding_window_pattern"))
 
 
-def default_windows(kind: str, layers: int, window: int, period: int) -> tuple[int | None, ...]:
+def default_windows(kind: str, layers: int, window: int, period: int | None) -> tuple[int | None, ...]:
     """The windows of a model that says one size for all."""
-    if kind == "gemma2":
-        return alternating(layers, window, 2)
-    if kind == "gemma3":
-        return alternating(layers, window, period)
+    if kind in PERIODS:
+        return alternating(layers, window, PERIODS[kind] if period is None or kind == "gemma2" else period)
     return (window,) * layers if kind in ("mistral", "mixtral", "phi3") else ()
 
 
@@ -323,10 +324,9 @@ def _particular(fields: Fields, config: Config) -> Config:
         if fields.get("use_bidirectional_attention"):
             raise ValueError("config.json: use_bidirectional_attention: models whose tokens see those after "
                              "them are not known")
-        local = Fields({"rope_theta": fields.optional("rope_local_base_freq", default=10000.0)})
-        newer = fields.get("rope_parameters") or {}
-        config = replace(config, local_rope=_rope(fields if "sliding_attention" in newer else local, config,
-                                                  "sliding_attention"))
+        config = _with_local_rope(fields, config, fields.optional("rope_local_base_freq", default=10000.0))
+    if kind == "olmo3" and config.rope is not None:
+        config = _with_local_rope(fields, config, config.rope.base)
     if kind in ("gpt2", "olmo"):
         config = replace(config, norm="layer", norm_weights=kind == "gpt2", clip=fields.optional("clip_qkv"))
     if kind == "gpt2":
@@ -340,6 +340,13 @@ def _particular(fields: Fields, config: Config) -> Config:
                          experts_used=fields.number("num_experts_per_tok"),
                          expert_norm=bool(fields.get("norm_topk_prob", False)))
     return config
+
+
+def _with_local_rope(fields: Fields, config: Config, base: float) -> Config:
+    """With rotary positions of their own, which nothing stretches, for layers that have windows."""
+    newer = fields.get("rope_parameters") or {}
+    said = fields if "sliding_attention" in newer else Fields({"rope_theta": base})
+    return replace(config, local_rope=_rope(said, config, "sliding_attention"))
 
 
 # --- GGUF -------------------------------------------------------------------------------------------------
@@ -373,12 +380,7 @@ def from_gguf(metadata: Mapping[str, Any], factors: Mapping[str, Sequence[float]
         experts=fields.optional("expert_count", 0), experts_used=fields.optional("expert_used_count", 0),
         expert_norm=kind != "qwen2moe",
         biases=_biases(kind, Fields({})) if kind in ("gpt2", "qwen2") else ())
-    window = fields.optional("attention.sliding_window", None)
-    if window:
-        pattern = fields.optional("attention.sliding_window_pattern", 6)
-        config = replace(config, windows=default_windows("mistral" if kind == "llama" else kind, layers,
-                                                         window,
-                                                         pattern))
+    config = _with_gguf_windows(fields, config)
     if kind != "gpt2":
         config = replace(config, rope=_gguf_rope(fields, config, factors))
     if kind.startswith("gemma"):
@@ -390,7 +392,25 @@ def from_gguf(metadata: Mapping[str, Any], factors: Mapping[str, Sequence[float]
                          final_cap=fields.optional("final_logit_softcapping", None) or None)
     if kind == "gemma3":
         config = replace(config, local_rope=Rope(head, fields.optional("rope.freq_base_swa", 10000.0)))
+    if config.architecture == "olmo3" and config.rope is not None:
+        base = fields.optional("rope.freq_base_swa", config.rope.base)
+        config = replace(config, local_rope=Rope(config.rope.size, base))
     return config
+
+
+def _with_gguf_windows(fields: GGUFFields, config: Config) -> Config:
+    """With the windows that the metadata say: one size, and for which layers. OLMo 2 with such is OLMo 3."""
+    window = fields.optional("attention.sliding_window", None)
+    if not window:
+        return config
+    kind = {"llama": "mistral", "olmo2": "olmo3"}.get(config.architecture, config.architecture)
+    pattern = fields.values.get("attention.sliding_window_pattern")
+    if isinstance(pattern, list) and len(pattern) >= config.layers and {*map(type, pattern)} == {bool}:
+        windows = tuple(window if slides else None for slides in pattern[:config.layers])
+    else:
+        windows = default_windows(kind, config.layers, window,
+                                  fields.optional("attention.sliding_window_pattern", None))
+    return replace(config, architecture="olmo3" if kind == "olmo3" else config.architecture, windows=windows)
 
 
 class GGUFFields:

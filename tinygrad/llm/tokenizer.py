@@ -35,6 +35,7 @@ _TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_U
            rf"{_REST_WITH_SLASH}")
 _GPT4O = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_APOSTROPHES}?|"
           rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_APOSTROPHES}?|\p{{N}}{{1,3}}|{_REST_WITH_SLASH}")
+_SEED = _QWEN2.replace(r"[\r\n]*", "", 1)
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 """A byte that is a token by itself, in SentencePiece's vocabularies."""
 _PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -55,16 +56,21 @@ _DEEPSEEK3 = (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
 _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 _CUTS: dict[str, str | tuple[str, ...]] = {
     "default": _DEFAULT, "falcon": _FALCON, "deepseek-llm": _DEEPSEEK, "deepseek-coder": _DEEPSEEK_CODER,
-    "deepseek-v3": _DEEPSEEK3, "viking": (_BLOOM, r"\p{N}"),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _DEEPSEEK3), "viking": (_BLOOM, r"\p{N}"),
     **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), _BLOOM),
-    **dict.fromkeys(("gpt-2", "gpt2", "olmo", "phi-2", "mpt", "jais", "trillion"), _GPT2),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
-                    _DIGITS),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx", "smaug-bpe", "pixtral"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan"), _QWEN2),
-    "tekken": _TEKKEN, "gpt-4o": _GPT4O, "llama4": _GPT4O,
+    **dict.fromkeys(("gpt-2", "gpt2", "olmo", "phi-2", "mpt", "jais", "trillion", "gigachat", "a.x-4.0",
+                     "mellum", "exaone4", "granite-docling"), _GPT2),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",
+                     "mellum2"), _DIGITS),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "midm-2.0", "dbrx",
+                     "smaug-bpe", "pixtral", "glm4", "chatglm-bpe"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "kormo", "f2llmv2",
+                     "solar-open", "grok-2"), _QWEN2),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), _GPT4O),
+    "tekken": _TEKKEN, "seed-coder": _SEED, "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
 }
-_WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+_WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "midm-2.0", "pixtral",
+                "tekken")
 """Rules with which a word that is a token is not merged of its parts, and a token begins a text unless the
 file says otherwise."""
 
@@ -205,8 +211,10 @@ class Stream:
 def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     """The tokenizer of a model. Raises ValueError where there is none, or none that is known or fits."""
     made = _from_gguf(checkpoint.metadata) if checkpoint.is_gguf else _from_folder(checkpoint.metadata)
-    # so many tokens have numbers from 0 on in a GGUF file; a folder may leave some out
-    largest = made.size - 1 if checkpoint.is_gguf else max(made.inner.get_vocab().values(), default=-1)
+    # so many tokens have numbers from 0 on in a GGUF file; a folder may leave some out, and add some that the
+    # model has no embedding for (Gemma 3's of pictures): a text that names one is refused
+    largest = made.size - 1 if checkpoint.is_gguf else max(
+        made.inner.get_vocab(with_added_tokens=False).values(), default=-1)
     if largest >= checkpoint.config.vocabulary:
         raise ValueError(f"the tokenizer does not fit the model: it has a token {largest}, the model knows "
                          f"{checkpoint.config.vocabulary}")
@@ -368,7 +376,7 @@ def _from_folder(metadata: Mapping[str, Any]) -> Tokenizer:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
         raise ValueError(f"tokenizer.json cannot be read: {error}") from error
-    said = metadata.get("tokenizer_config.json", {})
+    said = metadata.get("special_tokens_map.json", {}) | metadata.get("tokenizer_config.json", {})
     places = inner.get_vocab(with_added_tokens=True)
     names = {kind: _content(said.get(f"{kind}_token")) for kind in ("bos", "eos", "unk", "pad")}
     ends = {places[name] for name in (*TURN_ENDS, names["eos"]) if name in places}
@@ -379,9 +387,11 @@ def _from_folder(metadata: Mapping[str, Any]) -> Tokenizer:
     begin = places.get(names["bos"]) if names["bos"] is not None else first
     adds = first is not None and first == begin
     template = metadata.get("chat_template", said.get("chat_template"))
-    if isinstance(template, list):  # by name
-        named = (t for t in template if isinstance(t, Mapping) and t.get("name") == "default")
-        template = next((t.get("template") for t in named), None)
+    if isinstance(template, list):
+        template = {t.get("name"): t.get("template") for t in template if isinstance(t, Mapping)
+                    and isinstance(t.get("name"), str)}
+    if isinstance(template, Mapping):  # by name
+        template = template.get("default")
     variables = {f"{kind}_token": name for kind, name in names.items() if name is not None}
     return Tokenizer(inner, begin, ends, template if isinstance(template, str) else None, adds, variables)
 
