@@ -113,7 +113,7 @@ class _TransformerLayer:
     """What layers of encoders and decoders share: attention of a sequence to itself, and two products."""
 
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
-                 activation: Activation = F.relu, layer_norm_eps: float = 1e-5, batch_first: bool = False,
+                 activation: Activation = "relu", layer_norm_eps: float = 1e-5, batch_first: bool = False,
                  norm_first: bool = False, bias: bool = True) -> None:
         if isinstance(activation, str) and activation not in ACTIVATIONS:
             raise ValueError(f"activation is 'relu', 'gelu' or a function, got {activation!r}")
