@@ -219,6 +219,21 @@ def reduces_of_permutes() -> list[UOp]:
                                 ((3, 1, 0, 2), (1,)), ((1, 0, 3, 2), (1, 3)))]
 
 
+def slices_of_choices() -> list[UOp]:
+    mask = UOp.const(True, dtypes.bool, (1, 2, 1)).pad(((0, 0), (3, 1), (0, 0))).expand((4, 6, 5))
+    chosen = mask.where(held(4, 6, 5), held(4, 6, 5))
+    flat = UOp.const(True, dtypes.bool, (3, 1)).pad(((0, 2), (0, 0))).where(held(5, 1), held(5, 1))
+    return [chosen.shrink(((0, 4), (3, 5), (1, 2))), chosen.shrink(((1, 2), (0, 3), (0, 5))),
+            chosen.shrink(((1, 2), (5, 6), (0, 5))), flat.shrink(((0, 3), (0, 1))),
+            flat.shrink(((4, 5), (0, 1)))]
+
+
+def slices_of_padding() -> list[UOp]:
+    padded = held(2, 3).pad(((1, 2), (0, 4)))
+    return [padded.shrink(bounds) for bounds in (((1, 3), (0, 3)), ((2, 3), (1, 2)), ((0, 1), (0, 7)),
+                                                 ((1, 3), (3, 7)), ((3, 5), (2, 5)))]
+
+
 def large_reduces() -> list[UOp]:
     size = 2 * MUCH_WORK
     return [held(size).reduce(Ops.ADD, (0,)), held(2, size // 2).reduce(Ops.MAX, (1,)),
@@ -243,6 +258,8 @@ def copies_of_writes() -> list[UOp]:
 
 SCHEDULING: dict[str, Callable[[], list[UOp]]] = {
     "movement of a constant": constants_moved,
+    "slice of a choice": slices_of_choices,
+    "slice of padding": slices_of_padding,
     "constant arithmetic": arithmetic_of_constants,
     "reduce of reduce": reduces_of_reduces,
     "reduce of permute": reduces_of_permutes,

@@ -209,3 +209,24 @@ def test_more_equal_layers_take_hardly_more_decisions(
         monkeypatch: pytest.MonkeyPatch) -> None:
     of_few, of_many = (decisions(use(network(layers)), monkeypatch) for layers in (few, many))
     assert of_many <= 1.06 * of_few
+
+
+# --- steps --------------------------------------------------------------------------------------------------
+
+
+def kernels_of_gradient(steps: int) -> tuple[int, int]:
+    """How many kernels the gradient of a recurrent network has, and how many of them differ."""
+    w = Tensor.ones(8, 8, requires_grad=True).contiguous().realize()
+    x, h = Tensor.ones(steps, 4, 8).contiguous().realize(), Tensor.ones(4, 8).contiguous().realize()
+    outputs = []
+    for at in range(steps):
+        h = (x[at] + h @ w).tanh()
+        outputs.append(h)
+    items = (Tensor.stack(*outputs) * x).sum().gradient(w)[0].schedule()
+    return len(items), len({item.ast for item in items})
+
+
+def test_the_kernels_of_steps_whose_results_are_stacked_are_equal() -> None:
+    """The gradient of a step is a slice of the stack's, without all masks of the parts that follow."""
+    (few, distinct), (many, as_distinct) = map(kernels_of_gradient, (6, 24))
+    assert many == 4 * few and as_distinct == distinct < few

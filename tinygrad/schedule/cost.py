@@ -176,6 +176,7 @@ class Work(dict[UOp, float]):
     def __init__(self) -> None:
         super().__init__()
         self.cones: dict[UOp, frozenset[UOp] | None] = {}
+        self.blocks: dict[UOp, frozenset[UOp]] = {}
 
     def __missing__(self, node: UOp) -> float:
         self[node] = work = self.found(node)
@@ -186,8 +187,7 @@ class Work(dict[UOp, float]):
         if runs_loop(node):
             count = prod(range_extents(node))
             # the sums of blocks are computed wherever what scales them is
-            blocks = [] if is_block_product(node) else [self[n] for n in self.reduces_below(node.src[0])
-                                                        if is_block_product(n)]
+            blocks = [] if is_block_product(node) else [self[n] for n in self.blocks_below(node.src[0])]
             return min(MUCH, float(count) * (self[node.src[0]] + fsum(blocks) + 1.0))
         cone = self.cone(node)
         if cone is None:
@@ -195,10 +195,15 @@ class Work(dict[UOp, float]):
         # fsum: the same whatever the order in which a set has its items
         return fsum(_operations(n, node) * min(1.0, n.numel / max(1, node.numel)) for n in cone)
 
-    def reduces_below(self, node: UOp) -> list[UOp]:
-        """The reduces that a value is made of, but not those that these are made of."""
-        below = node.toposort(stop=self.is_boundary)
-        return [n for n in below if runs_loop(n)]
+    def blocks_below(self, root: UOp) -> frozenset[UOp]:
+        """The sums of blocks that a value is made of, but not those that other reduces are made of."""
+        blocks = self.blocks
+        for node in root.toposort(stop=lambda n: n in blocks or self.is_boundary(n)):
+            if node not in blocks:
+                below = [] if self.is_boundary(node) else [blocks[s] for s in node.src]
+                own = runs_loop(node) and is_block_product(node)
+                blocks[node] = frozenset([node]) if own else frozenset().union(*below)
+        return blocks[root]
 
     def is_boundary(self, node: UOp) -> bool:
         """True for what a cone does not look into."""

@@ -5,7 +5,7 @@ DETACH is gone, and movement of constants is a constant. Nothing that changes a 
 """
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from tinygrad.codegen.indexing import splat_value
 from tinygrad.graph.ops import Family, Ops
@@ -27,6 +27,41 @@ def _moved_constant(moved: UOp) -> UOp | None:
     if scalar is None or moved.op is Ops.PAD:
         return None
     return UOp.const(scalar.arg, scalar.dtype, moved.shape)
+
+
+def _is_inside(padded: UOp, bounds: Sequence[tuple[int, int]]) -> bool | None:
+    """Whether a slice of a PAD, and of what repeats that, is no padding (True) or nothing else (False)."""
+    if not all(isinstance(n, int) for pair in (*bounds, *padded.arg) for n in pair):
+        return None
+    inside = True
+    for (start, end), (before, after), size in zip(bounds, padded.arg, padded.shape, strict=True):
+        start, end = (0, 1) if size == 1 else (start, end)
+        if end <= before or start >= size - after:
+            return False
+        inside = inside and before <= start and end <= size - after
+    return inside or None
+
+
+def _slice_of_choice(cut: UOp, choice: UOp) -> UOp | None:
+    """A slice of what was joined of parts, by position, within which one part is chosen throughout: a
+    gradient, or a step of many, is as every other then."""
+    mask = choice.src[0]
+    while mask.op is Ops.EXPAND:
+        mask = mask.src[0]
+    one = splat_value(mask.src[0]) if mask.op is Ops.PAD else None
+    chosen = None if one is None or not one.arg else _is_inside(mask, cut.arg)
+    return None if chosen is None else choice.src[1 if chosen else 2].shrink(cut.arg)
+
+
+def _slice_of_padding(cut: UOp, padded: UOp) -> UOp | None:
+    """A slice without padding, or of nothing else."""
+    inside = _is_inside(padded, cut.arg)
+    if inside is None:
+        return None
+    if not inside:
+        return UOp.const(0, cut.dtype, cut.shape)
+    pairs = zip(cut.arg, padded.arg, strict=True)
+    return padded.src[0].shrink([(start - before, end - before) for (start, end), (before, _) in pairs])
 
 
 def _folded_elementwise(whole: UOp) -> UOp | None:
@@ -70,6 +105,8 @@ def _copied_in_order(copy: UOp) -> UOp | None:
 
 scheduling_rules = RewriteTable("what needs no computing", [
     Rule("movement of a constant", node(Family.MOVEMENT, name="moved"), _moved_constant),
+    Rule("slice of a choice", node(Ops.SHRINK, node(Ops.WHERE, name="choice"), name="cut"), _slice_of_choice),
+    Rule("slice of padding", node(Ops.SHRINK, node(Ops.PAD, name="padded"), name="cut"), _slice_of_padding),
     Rule("constant arithmetic", node(Family.ELEMENTWISE, name="whole"), _folded_elementwise),
     Rule("reduce of reduce", node(Ops.REDUCE, node(Ops.REDUCE, name="inner"), name="outer"), _merged_reduce),
     Rule("reduce of permute", node(Ops.REDUCE, node(Ops.PERMUTE, name="moved"), name="reduce"),
@@ -144,7 +181,7 @@ def _axes(node: UOp) -> int:
     return sum(n != 1 for n in node.shape)
 
 
-_CHANGED_BY_CONSTANTS = Family.ELEMENTWISE | Family.MOVEMENT
+_CHANGED_BY_CONSTANTS = Family.ELEMENTWISE | Family.MOVEMENT - {Ops.SHRINK}
 """What no rule changes where no source is a constant."""
 
 
