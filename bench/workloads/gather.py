@@ -75,16 +75,18 @@ def write_items(places: int, count: int) -> Workload:
 
 def sort(rows: int, size: int) -> Workload:
     """Rows in rising order."""
-    return operation(f"sort {rows}x{size}", 0.0, [(rows, size)], rows * size,
-                     tinygrad=lambda _, x: x.sort(1)[0], torch=lambda _, x: x.sort(1)[0],
-                     jax=lambda jax, x: jax.numpy.sort(x, 1))
+    return _without_public(operation(
+        f"sort {rows}x{size}", 0.0, [(rows, size)], rows * size,
+        tinygrad=lambda _, x: x.sort(1)[0], torch=lambda _, x: x.sort(1)[0],
+        jax=lambda jax, x: jax.numpy.sort(x, 1)))
 
 
 def largest(rows: int, size: int, count: int) -> Workload:
     """The largest items of each row, in falling order."""
-    return operation(f"{count} largest of {rows}x{size}", 0.0, [(rows, size)], rows * count,
-                     tinygrad=lambda _, x: x.topk(count, 1)[0], torch=lambda _, x: x.topk(count, 1)[0],
-                     jax=lambda jax, x: jax.lax.top_k(x, count)[0])
+    return _without_public(operation(
+        f"{count} largest of {rows}x{size}", 0.0, [(rows, size)], rows * count,
+        tinygrad=lambda _, x: x.topk(count, 1)[0], torch=lambda _, x: x.topk(count, 1)[0],
+        jax=lambda jax, x: jax.lax.top_k(x, count)[0]))
 
 
 def _without_public(workload: Workload) -> Workload:

@@ -109,20 +109,22 @@ def _to_whole(x: UOp) -> UOp:
 def _truncated_remainder(x: UOp, y: UOp, dtype: DType) -> UOp:
     """The remainder of float32 or float64 operands that are numbers of `dtype`.
 
-    The quotient of a step is below 2^(fraction - 1), so that it can be rounded to a whole number, even if the
-    division before was off by units of the last place. What is left is a multiple of 2^-fraction below 2, as
-    mantissas are.
+    The quotient of a step is below 2^(fraction - 2): times the reciprocal it is off by a quarter at most, and
+    by a half more as a whole number. So what is left is below the divisor's mantissa, and a multiple of
+    2^-fraction below 2, as mantissas are.
     """
     fraction, bias = fraction_and_bias(x.dtype)
-    digits = fraction - 2
+    digits = fraction - 3
     exponent_bits, fraction_bits = dtypes.finfo(dtype)
     most_steps = (2**exponent_bits - 3 + fraction_bits) // digits
     magnitude, divisor = x.maximum(-x), y.maximum(-y)
     exponent, dividend = exponent_and_mantissa(magnitude)
     divisor_exponent, mantissa = exponent_and_mantissa(divisor)
 
+    reciprocal = mantissa._operand(1) / mantissa
+
     def reduced(rest: UOp) -> UOp:
-        return (-_to_whole(rest / mantissa)).mulacc(mantissa, rest)
+        return (-_to_whole(rest * reciprocal)).mulacc(mantissa, rest)
 
     distance = exponent - divisor_exponent
     full_steps = ((distance.cast(x.dtype) + 0.5) * (1 / digits)).trunc()
