@@ -20,7 +20,7 @@ from tinygrad.functional.indexing import gather
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.joining import joined
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sizes import Size, largest, largest_shape
+from tinygrad.graph.sizes import Size, as_size, largest, largest_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
 
@@ -262,11 +262,12 @@ def topk(self: Tensor, k: int, dim: int = -1, largest: bool = True, sorted_: boo
     """
     axis = axis_of("topk", self, dim)
     size = self.shape[axis] if self.ndim else 1
+    k = as_size(k)
+    k = k if isinstance(k, Size) else operator.index(k)
     if not 0 <= k <= size:
         raise ValueError(f"topk takes 0 <= k <= {size}, the items of axis {axis}, got {k}")
     if self.ndim == 0:
         return self, self.zeros_like(dtype=dtypes.default_int)
-    k = k if isinstance(k, Size) else operator.index(k)
     if prod(self.shape) == 0 or (not isinstance(k, Size) and k == 0):
         places = self.zeros_like(dtype=dtypes.default_int)
         places = places.shrink([(0, k) if i == axis else None for i in range(self.ndim)])

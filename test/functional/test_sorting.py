@@ -1,0 +1,74 @@
+"""`sort` and `topk` by each of their ways, beside NumPy's stable sort: few items by ranks, a long axis by the
+network, the first of many in the chunks that have first ones."""
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from arrays import same
+
+from tinygrad import Tensor, TinyJit, Variable, dtypes
+from tinygrad.functional import sorting
+
+WAYS = {
+    "ranks": {},
+    "network": {"RANK_COMPARISONS": 0, "RANK_LENGTH": 4, "SELECTION_LIMIT": 0, "LEAST_CHUNK": 1 << 20},
+    "chunks": {"RANK_COMPARISONS": 0, "RANK_LENGTH": 4, "SELECTION_LIMIT": 0},
+    "selection": {"SMALL_SORT": 0},
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    for name, number in WAYS[request.param].items():
+        monkeypatch.setattr(sorting, name, number)
+
+
+def items(dtype, shape):
+    """Few different values, among them the type's ends, both zeros and NaN of both signs."""
+    rng = np.random.default_rng(len(shape))
+    x = rng.integers(0, 4, shape).astype(dtype.numpy)
+    floats = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, -2.0])
+    special = floats.astype(dtype.numpy) if dtype.is_float else np.array([dtype.min, dtype.max], dtype.numpy)
+    return np.where(rng.random(shape) < 0.3, rng.choice(special, shape), x)
+
+
+def sorted_places(x, axis, descending):
+    """Each item as the rank of its value, negated to count down: NaN is largest, -0.0 is 0.0."""
+    values = x.astype(np.float64) + 0.0 if x.dtype.kind not in "biu" else x
+    _, ranks = np.unique(values, return_inverse=True)
+    ranks = ranks.reshape(x.shape)
+    return np.argsort(-ranks if descending else ranks, axis, kind="stable")
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bool, dtypes.uint8, dtypes.int16, dtypes.int64, dtypes.uint64,
+                                   dtypes.fp8e4m3, dtypes.bfloat16, dtypes.float32, dtypes.float64])
+@pytest.mark.parametrize("descending", [False, True])
+def test_every_way_sorts_as_numpy_does(way, dtype, descending):
+    x = items(dtype, (2, 37, 3))
+    places = sorted_places(x, 1, descending)
+    for count in (1, 2, 3, 37):
+        values, found = Tensor(x, dtype=dtype).topk(count, 1, largest=descending)
+        same(found, places[:, :count])
+        same(values.float(), np.take_along_axis(x, places[:, :count], 1).astype(np.float32))
+
+
+def test_sizes_and_counts_that_vary(way):
+    """Of the first n columns, which one trace sorts for every n."""
+    x = items(dtypes.float32, (2, 40))
+    size, count = Variable("size", 1, 40), Variable("count", 0, 1)
+    first = TinyJit(lambda x, size, count: tuple(t.contiguous() for t in (
+        x[:, :size].argsort(), x[:, :size].topk(count)[1])))
+    for n, k in ((40, 1), (1, 1), (17, 0), (33, 1)):
+        order, top = first(Tensor(x), size.bind(n), count.bind(k))
+        same(order, sorted_places(x[:, :n], 1, False))
+        same(top, sorted_places(x[:, :n], 1, True)[:, :k])
+
+
+def test_a_count_that_varies_is_no_more_than_there_are_items(way):
+    x = items(dtypes.int32, (3, 40))
+    count = Variable("count", 1, 64)
+    same(Tensor(x).topk(count.bind(7))[1], sorted_places(x, 1, True)[:, :7])
+    with pytest.raises(ValueError, match=r"topk takes 0 <= k <= 40"):
+        Tensor(x).topk(count.bind(41))
+    with pytest.raises(TypeError, match="integer"):
+        Tensor(x).topk(2.5)
