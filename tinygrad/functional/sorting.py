@@ -97,11 +97,12 @@ def _of_first_chunks(words: Tensor, count: int, chunk: int) -> UOp:
     filled = _filled(words.uop, chunks * chunk)
     parts = filled.reshape((*lead, chunks, chunk))
     first = order_reversed(order_reversed(parts).reduce(Ops.MAX, (len(lead) + 1,))).reshape((*lead, chunks))
-    own = _in_order(first, count).reshape((*lead, count, 1)).expand((*lead, count, chunk))
+    chosen = _in_order(first.contiguous(), count).contiguous()
+    own = chosen.reshape((*lead, count, 1)).expand((*lead, count, chunk))
     numbers = counting(chunk, own.dtype).reshape((*(1,) * (len(lead) + 1), chunk)).expand(own.shape)
     place_bits = (largest(size) - 1).bit_length()
     places = (own & ((1 << place_bits) - chunk) | numbers).reshape((*lead, count * chunk))
-    return gather(words.of(filled, words), -1, words.of(places, words)).uop
+    return gather(words.of(filled, words), -1, words.of(places, words)).uop.contiguous()
 
 
 def _in_order(words: UOp, count: int | None) -> UOp:
