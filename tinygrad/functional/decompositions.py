@@ -1,9 +1,9 @@
 """Matrices as products of simpler ones: LU, Cholesky, QR, singular values, eigenvalues.
 
 All take a batch of matrices (..., m, n). Each goes over the columns, one step a column with the same kernels
-for every column (`iterate`), or over rounds of rotations. The steps run at once, not lazily: a result costs a
-few kernel launches a column, which is fine up to a few hundred columns. Under `vmap`, and inside TinyJit,
-every step becomes a part of the graph; that is for small matrices.
+for every column (`iterate`), or over rounds of rotations. The steps run at once, not lazily, several in a
+replay: a result costs a few kernels a column, which is fine up to a few hundred columns. Under `vmap`, and
+inside TinyJit, every step becomes a part of the graph; that is for small matrices.
 
 Gradients are closed formulas in the results (`Function`), not derivatives of the steps, and have derivatives
 themselves. float16 and bfloat16 compute in float32.
@@ -18,7 +18,7 @@ from tinygrad.dtype import DType, dtypes, least_upper_float, promote
 from tinygrad.engine.realize import Capture
 from tinygrad.functional.function import Function
 from tinygrad.graph.batch import is_unknown
-from tinygrad.graph.uop import Shape, UOp
+from tinygrad.graph.uop import Shape
 from tinygrad.tensor.modes import suspended
 
 if TYPE_CHECKING:
@@ -31,35 +31,55 @@ Step = Callable[..., State]
 # --- steps ----------------------------------------------------------------------------------------
 
 
+STEPS_AT_ONCE = 8
+"""Steps that are traced and replayed together, at most: so most of the time goes into kernels, not Python."""
+
+
+@functools.lru_cache(maxsize=4096)
+def _number(k: int, device: str | tuple[str, ...]) -> Tensor:
+    """The integer in memory: what kernels read there may differ, and they are equal."""
+    from tinygrad.tensor import Tensor
+
+    return Tensor([k], device=device, dtype=dtypes.int32).realize().reshape(())
+
+
 @functools.lru_cache(maxsize=256)
 def _replayed(step: Step, kinds: tuple[tuple[Shape, DType], ...]) -> Callable[..., State]:
-    """`step` traced and replayed, for a state of these shapes and dtypes."""
+    """Several steps, traced and replayed, for a state of these shapes and dtypes and the steps' numbers."""
     from tinygrad.jit.jit import PureJit
 
-    return PureJit(step)
+    return PureJit(lambda *tensors: _repeated(step, tensors[:len(kinds)], tensors[len(kinds):]))
+
+
+def _repeated(step: Step, state: State, numbers: Iterable[Tensor]) -> State:
+    for k in numbers:
+        state = tuple(t.contiguous() for t in step(*state, k))
+    return state
 
 
 def iterate(step: Step, state: Iterable[Tensor], count: int) -> State:
-    """The state after `count` calls of `step(*state, k)`: computed, where the values are known."""
+    """The state after `count` calls of `step(*state, k)`: computed, where the values are known.
 
+    Up to `STEPS_AT_ONCE` more are made, with further `k`, and have to leave the state as it is.
+    """
     now = tuple(t.detach().contiguous() for t in state)
+    device = now[0].device
     if any(is_unknown(t.uop) for t in now) or Capture.current() is not None:
-        for k in range(count):
-            now = tuple(t.contiguous() for t in step(*now, k))
-        return now
-    counter = UOp.variable("step", 0, max(count - 1, 0))
+        return _repeated(step, now, (type(now[0])(k, device=device) for k in range(count)))
+    runs = -(-count // STEPS_AT_ONCE)
+    size = -(-count // max(runs, 1))
     replayed = _replayed(step, tuple((t.shape, t.dtype) for t in now))
     with suspended():
-        for k in range(count):
-            now = replayed(*now, counter.bind(k))
+        for run in range(runs):
+            now = replayed(*now, *(_number(run * size + i, device) for i in range(size)))
     return now
 
 
-def _row_and_column(x: Tensor, k: UOp | int) -> tuple[Tensor, Tensor, Tensor]:
+def _row_and_column(x: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The numbers of a matrix's rows and columns, as (m, 1) and (n,), and `k` as a tensor."""
     make = type(x)
     row = make.arange(x.shape[-2], device=x.device).reshape(x.shape[-2], 1)
-    return row, make.arange(x.shape[-1], device=x.device), make(k, device=x.device)
+    return row, make.arange(x.shape[-1], device=x.device), k
 
 
 def check_matrix(name: str, x: Tensor, square: bool = False) -> tuple[int, int]:
@@ -106,11 +126,11 @@ def inverse_gaps(values: Tensor) -> Tensor:
 # --- LU -------------------------------------------------------------------------------------------
 
 
-def _lu_step(m: Tensor, order: Tensor, sign: Tensor, k: UOp | int) -> State:
+def _lu_step(m: Tensor, order: Tensor, sign: Tensor, k: Tensor) -> State:
     """Column k: the largest item below the diagonal comes on it, and multiples of its row clear the rest."""
     row, column, at = _row_and_column(m, k)
     items = (column == at).where(m, 0).sum(-1, keepdim=True)
-    largest = (row >= at).where(items.abs(), -1).argmax(-2, keepdim=True)
+    largest = (row >= at).where(items.abs(), -1).argmax(-2, keepdim=True).maximum(at)
     chosen, here = row == largest, row == at
     chosen_row, this_row = (mask.where(m, 0).sum(-2, keepdim=True) for mask in (chosen, here))
     swapped = here.where(chosen_row, chosen.where(this_row, m))
@@ -136,7 +156,7 @@ def lu_factor(x: Tensor) -> State:
 # --- Cholesky -------------------------------------------------------------------------------------
 
 
-def _cholesky_step(m: Tensor, k: UOp | int) -> State:
+def _cholesky_step(m: Tensor, k: Tensor) -> State:
     row, column, at = _row_and_column(m, k)
     items = (column == at).where(m, 0).sum(-1, keepdim=True)
     root = (row == at).where(items, 0).sum(-2, keepdim=True).sqrt()
@@ -189,10 +209,10 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
 # --- QR -------------------------------------------------------------------------------------------
 
 
-def _qr_step(r: Tensor, q: Tensor, k: UOp | int) -> State:
+def _qr_step(r: Tensor, q: Tensor, k: Tensor) -> State:
     """A Householder reflection that clears column k below the diagonal."""
     row, column, at = _row_and_column(r, k)
-    x = (row >= at).where((column == at).where(r, 0).sum(-1, keepdim=True), 0)
+    x = ((row >= at) & (at < row.shape[0] - 1)).where((column == at).where(r, 0).sum(-1, keepdim=True), 0)
     first = (row == at).where(x, 0).sum(-2, keepdim=True)
     norm = (x * x).sum(-2, keepdim=True).sqrt()
     v = x + (row == at).where((first < 0).where(-norm, norm), 0)
@@ -268,7 +288,7 @@ SVD_SWEEPS = 12
 hundreds."""
 
 
-def _rotate_pairs(stacked: Tensor, identity_rows: Tensor, k: UOp | int) -> State:
+def _rotate_pairs(stacked: Tensor, identity_rows: Tensor, k: Tensor) -> State:
     """One round of a tournament: every column is rotated against another one, so that they are orthogonal.
 
     `stacked` is the matrix over the identity: rotating the columns of both keeps the product of the

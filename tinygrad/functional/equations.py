@@ -25,7 +25,6 @@ from tinygrad.functional.decompositions import (
 )
 from tinygrad.functional.function import Function
 from tinygrad.graph.shapes import broadcast_shape
-from tinygrad.graph.uop import UOp
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -34,14 +33,14 @@ if TYPE_CHECKING:
 # --- systems --------------------------------------------------------------------------------------
 
 
-def _substitution_step(lower: Tensor, x: Tensor, k: UOp | int) -> State:
+def _substitution_step(lower: Tensor, x: Tensor, k: Tensor) -> State:
     """Row k of the solution, and its share taken from the rows below."""
     make = type(x)
     row = make.arange(x.shape[-2], device=x.device).reshape(x.shape[-2], 1)
-    at = make(k, device=x.device)
+    at = k
     column = (row.reshape(-1) == at).where(lower, 0).sum(-1, keepdim=True)
     pivot = (row == at).where(column, 0).sum(-2, keepdim=True)
-    solved = (row == at).where(x, 0).sum(-2, keepdim=True) / pivot
+    solved = (row == at).where(x, 0).sum(-2, keepdim=True) / (at < row.shape[0]).where(pivot, 1)
     return lower, (row == at).where(solved, x - (row > at).where(column, 0) * solved)
 
 
