@@ -95,6 +95,20 @@ def test_svd_of_a_matrix_without_full_rank_has_orthogonal_factors() -> None:
     close(s, np.zeros(2))
 
 
+def test_svd_of_many_columns_with_few_that_count_has_orthogonal_factors() -> None:
+    x = normal(150, 2) @ normal(2, 150)
+    u, s, vt = Tensor(x).svd()
+    close(s, np.linalg.svd(x)[1])
+    for factor in (u, vt):
+        close(factor.transpose(-1, -2) @ factor, np.eye(150))
+
+
+def test_svd_of_numbers_whose_fourth_powers_underflow() -> None:
+    x = normal(6, 6).astype(np.float32)
+    wanted = np.linalg.svd(x.astype(np.float64))[1]
+    np.testing.assert_allclose(Tensor(x * np.float32(2.0 ** -50)).svd()[1].numpy() * 2.0 ** 50, wanted, 1e-4)
+
+
 @pytest.mark.parametrize("shape", SQUARE)
 def test_eigh_as_numpy(shape: tuple[int, ...], kind: type) -> None:
     x = (positive(*shape) - 4 * np.eye(shape[-1])).astype(kind)

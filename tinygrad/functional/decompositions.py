@@ -57,6 +57,11 @@ def _repeated(step: Step, state: State, numbers: Iterable[Tensor]) -> State:
     return state
 
 
+def runs_at_once(*tensors: Tensor) -> bool:
+    """Whether the values are known: not under `vmap`, and not while TinyJit traces."""
+    return Capture.current() is None and not any(is_unknown(t.uop) for t in tensors)
+
+
 def iterate(step: Step, state: Iterable[Tensor], count: int) -> State:
     """The state after `count` calls of `step(*state, k)`: computed, where the values are known.
 
@@ -64,7 +69,7 @@ def iterate(step: Step, state: Iterable[Tensor], count: int) -> State:
     """
     now = tuple(t.detach().contiguous() for t in state)
     device = now[0].device
-    if any(is_unknown(t.uop) for t in now) or Capture.current() is not None:
+    if not runs_at_once(*now):
         return _repeated(step, now, (type(now[0])(k, device=device) for k in range(count)))
     runs = -(-count // STEPS_AT_ONCE)
     size = -(-count // max(runs, 1))
@@ -95,6 +100,11 @@ def compute_dtype(*tensors: Tensor) -> tuple[DType, DType]:
     """(the dtype of the result, the one to compute it in)."""
     kind = least_upper_float(functools.reduce(promote, (t.dtype for t in tensors)))
     return kind, promote(kind, dtypes.float32)
+
+
+def epsilon(x: Tensor) -> float:
+    """The distance from 1 to the next number of the tensor's dtype."""
+    return float(2.0 ** -dtypes.finfo(x.dtype)[1])
 
 
 def transposed(x: Tensor) -> Tensor:
@@ -284,8 +294,8 @@ def qr(self: Tensor, mode: str = "complete") -> State:
 # --- singular values ------------------------------------------------------------------------------
 
 SVD_SWEEPS = 12
-"""Sweeps of Jacobi rotations over all pairs of columns; float64 converges in fewer for matrices up to
-hundreds."""
+"""Sweeps of Jacobi rotations over all pairs of columns, at most: float64 converges in fewer for matrices up
+to hundreds. All are made where values are not known, or columns are too small to be orthogonal."""
 
 
 def _rotate_pairs(stacked: Tensor, identity_rows: Tensor, k: Tensor) -> State:
@@ -310,6 +320,15 @@ def _rotate_pairs(stacked: Tensor, identity_rows: Tensor, k: Tensor) -> State:
     return row[..., :1].cat(row[..., 1:].roll(1, row.ndim - 1), dim=-1), identity_rows
 
 
+def are_orthogonal(x: Tensor) -> bool:
+    """Whether no cosine between two columns is more than rounding errors (Drmac and Veselic 2008)."""
+    with suspended():
+        gram = product(transposed(x), x)
+        norms = diagonal_of(gram).sqrt()
+        limit = norms.unsqueeze(-1) * norms.unsqueeze(-2) * (epsilon(x) * x.shape[-2] ** 0.5)
+        return not ((gram.abs() > limit) & (identity(gram, gram.shape[-1]) == 0)).any().item()
+
+
 def _jacobi(x: Tensor) -> State:
     """(U, S, V) of matrices with at least as many rows as columns: U as the matrix, V square.
 
@@ -320,8 +339,10 @@ def _jacobi(x: Tensor) -> State:
     players = columns + columns % 2
     stacked = x.cat(identity(x, columns), dim=-2).pad((0, players - columns))
     is_identity = type(x).arange(rows + columns, device=x.device).reshape(rows + columns, 1) >= rows
-    rounds = SVD_SWEEPS * (players - 1) if columns > 1 else 0
-    stacked, _ = iterate(_rotate_pairs, (stacked, is_identity), rounds)
+    for _ in range(SVD_SWEEPS if columns > 1 else 0):
+        stacked, _ = iterate(_rotate_pairs, (stacked, is_identity), players - 1)
+        if runs_at_once(stacked) and are_orthogonal(stacked[..., :rows, :]):
+            break
     norms = (stacked[..., :rows, :] * stacked[..., :rows, :]).sum(-2).sqrt()
     # a column of padding is zero in both halves, and comes last
     weight = (stacked[..., rows:, :] * stacked[..., rows:, :]).sum(-2)
@@ -337,13 +358,14 @@ def _jacobi(x: Tensor) -> State:
 def _completed(u: Tensor, values: Tensor) -> Tensor:
     """The orthonormal columns of `u` with all others that make the matrix square and orthogonal.
 
-    Columns of singular values that are zero, up to rounding, are found anew.
+    Those of singular values that are zero are found anew, and of those that are so but for rounding, made
+    orthogonal to the others.
     """
-    rows, columns = u.shape[-2:]
+    columns = u.shape[-1]
     q, r = _QR.apply((values > 0).unsqueeze(-2).where(u, 0))
     signs = (diagonal_of(r[..., :columns, :]) < 0).where(-1.0, 1.0)
-    first = (values > 0).unsqueeze(-2).where(u, q[..., :columns] * signs.unsqueeze(-2))
-    result: Tensor = first if rows == columns else first.cat(q[..., columns:], dim=-1)
+    first = q[..., :columns] * signs.unsqueeze(-2)
+    result: Tensor = first.cat(q[..., columns:], dim=-1)
     return result
 
 
@@ -382,7 +404,7 @@ def svd(self: Tensor, full_matrices: bool = True) -> State:
     """(U, S, V^T) with U diag(S) V^T the matrix, the singular values S in descending order.
 
     Shapes for (..., m, n) and k = min(m, n): U (..., m, m), S (..., k), V^T (..., n, n); without
-    `full_matrices`, U (..., m, k) and V^T (..., k, n). By Jacobi rotations, about 12 n rounds. Vectors of
+    `full_matrices`, U (..., m, k) and V^T (..., k, n). By Jacobi rotations, up to 12 n rounds. Vectors of
     equal singular values have no derivative; those of S are right.
 
     >>> Tensor([[3.0, 0.0], [0.0, -4.0]]).svd()[1].tolist()

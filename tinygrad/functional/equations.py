@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tinygrad.dtype import dtypes
 from tinygrad.functional.decompositions import (
     State,
     check_matrix,
     compute_dtype,
     diagonal_of,
+    epsilon,
     identity,
     iterate,
     lu_factor,
@@ -247,14 +247,9 @@ class _PseudoInverse(Function):
 
 
 def _pseudo_inverse(x: Tensor, rcond: float | None) -> State:
-    limit = _epsilon(x) * max(x.shape[-2:]) if rcond is None else rcond
+    limit = epsilon(x) * max(x.shape[-2:]) if rcond is None else rcond
     result: State = _PseudoInverse.apply(x, limit)
     return result
-
-
-def _epsilon(x: Tensor) -> float:
-    """The distance from 1 to the next number of the tensor's dtype."""
-    return float(2.0 ** -dtypes.finfo(x.dtype)[1])
 
 
 def pinv(self: Tensor, rcond: float | None = None) -> Tensor:
