@@ -1,129 +1,35 @@
-"""Matrices as products of simpler ones: LU, Cholesky, QR, singular values, eigenvalues.
+"""Matrices as products of simpler ones: Cholesky, QR, singular values, eigenvalues.
 
-All take a batch of matrices (..., m, n). Each goes over the columns, one step a column with the same kernels
-for every column (`iterate`), or over rounds of rotations. The steps run at once, not lazily, several in a
-replay: a result costs a few kernels a column, which is fine up to a few hundred columns. Under `vmap`, and
-inside TinyJit, every step becomes a part of the graph; that is for small matrices.
+All take a batch of matrices (..., m, n). The steps (`factors`) run at once, not lazily, several in a replay:
+a result costs a few kernels a column, or a round of rotations, which is fine up to a few hundred columns.
+Under `vmap`, and inside TinyJit, every step becomes a part of the graph; that is for small matrices.
 
 Gradients are closed formulas in the results (`Function`), not derivatives of the steps, and have derivatives
 themselves. float16 and bfloat16 compute in float32.
 """
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from tinygrad.dtype import DType, dtypes, least_upper_float, promote
-from tinygrad.engine.realize import Capture
+from tinygrad.functional.factors import (
+    State,
+    check_matrix,
+    cholesky_factor,
+    compute_dtype,
+    diagonal_of,
+    epsilon,
+    identity,
+    iterate,
+    product,
+    qr_factor,
+    runs_at_once,
+    transposed,
+)
 from tinygrad.functional.function import Function
-from tinygrad.graph.batch import is_unknown
-from tinygrad.graph.uop import Shape
 from tinygrad.tensor.modes import suspended
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
-
-State = tuple["Tensor", ...]
-Step = Callable[..., State]
-
-
-# --- steps ----------------------------------------------------------------------------------------
-
-
-STEPS_AT_ONCE = 8
-"""Steps that are traced and replayed together, at most: so most of the time goes into kernels, not Python."""
-
-
-@functools.lru_cache(maxsize=4096)
-def _number(k: int, device: str | tuple[str, ...]) -> Tensor:
-    """The integer in memory: what kernels read there may differ, and they are equal."""
-    from tinygrad.tensor import Tensor
-
-    return Tensor([k], device=device, dtype=dtypes.int32).realize().reshape(())
-
-
-@functools.lru_cache(maxsize=256)
-def _replayed(step: Step, kinds: tuple[tuple[Shape, DType], ...]) -> Callable[..., State]:
-    """Several steps, traced and replayed, for a state of these shapes and dtypes and the steps' numbers."""
-    from tinygrad.jit.jit import PureJit
-
-    return PureJit(lambda *tensors: _repeated(step, tensors[:len(kinds)], tensors[len(kinds):]))
-
-
-def _repeated(step: Step, state: State, numbers: Iterable[Tensor]) -> State:
-    for k in numbers:
-        state = tuple(t.contiguous() for t in step(*state, k))
-    return state
-
-
-def runs_at_once(*tensors: Tensor) -> bool:
-    """Whether the values are known: not under `vmap`, and not while TinyJit traces."""
-    return Capture.current() is None and not any(is_unknown(t.uop) for t in tensors)
-
-
-def iterate(step: Step, state: Iterable[Tensor], count: int) -> State:
-    """The state after `count` calls of `step(*state, k)`: computed, where the values are known.
-
-    Up to `STEPS_AT_ONCE` more are made, with further `k`, and have to leave the state as it is.
-    """
-    now = tuple(t.detach().contiguous() for t in state)
-    device = now[0].device
-    if not runs_at_once(*now):
-        return _repeated(step, now, (type(now[0])(k, device=device) for k in range(count)))
-    runs = -(-count // STEPS_AT_ONCE)
-    size = -(-count // max(runs, 1))
-    replayed = _replayed(step, tuple((t.shape, t.dtype) for t in now))
-    with suspended():
-        for run in range(runs):
-            now = replayed(*now, *(_number(run * size + i, device) for i in range(size)))
-    return now
-
-
-def _row_and_column(x: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The numbers of a matrix's rows and columns, as (m, 1) and (n,), and `k` as a tensor."""
-    make = type(x)
-    row = make.arange(x.shape[-2], device=x.device).reshape(x.shape[-2], 1)
-    return row, make.arange(x.shape[-1], device=x.device), k
-
-
-def check_matrix(name: str, x: Tensor, square: bool = False) -> tuple[int, int]:
-    """(rows, columns). Raises ValueError where there are fewer than two axes, or the matrix is not square."""
-    if x.ndim < 2:
-        raise ValueError(f"{name} takes matrices, of shape (..., m, n), got shape {x.shape}")
-    if square and x.shape[-1] != x.shape[-2]:
-        raise ValueError(f"{name} takes square matrices, of shape (..., n, n), got shape {x.shape}")
-    return x.shape[-2], x.shape[-1]
-
-
-def compute_dtype(*tensors: Tensor) -> tuple[DType, DType]:
-    """(the dtype of the result, the one to compute it in)."""
-    kind = least_upper_float(functools.reduce(promote, (t.dtype for t in tensors)))
-    return kind, promote(kind, dtypes.float32)
-
-
-def epsilon(x: Tensor) -> float:
-    """The distance from 1 to the next number of the tensor's dtype."""
-    return float(2.0 ** -dtypes.finfo(x.dtype)[1])
-
-
-def transposed(x: Tensor) -> Tensor:
-    return x.transpose(-1, -2)
-
-
-def product(a: Tensor, b: Tensor) -> Tensor:
-    return a @ b
-
-
-def identity(x: Tensor, size: int) -> Tensor:
-    """The identity matrix of a size, in the dtype and on the device of `x`, once for each of its matrices."""
-    eye = type(x).eye(size, dtype=x.dtype, device=x.device, requires_grad=False)
-    return eye.expand(*x.shape[:-2], size, size)
-
-
-def diagonal_of(x: Tensor) -> Tensor:
-    """The diagonals of square matrices: (..., n)."""
-    return (identity(x, x.shape[-1]) != 0).where(x, 0).sum(-1)
 
 
 def inverse_gaps(values: Tensor) -> Tensor:
@@ -133,46 +39,7 @@ def inverse_gaps(values: Tensor) -> Tensor:
     return equal.where(0, 1 / equal.where(1, gaps))
 
 
-# --- LU -------------------------------------------------------------------------------------------
-
-
-def _lu_step(m: Tensor, order: Tensor, sign: Tensor, k: Tensor) -> State:
-    """Column k: the largest item below the diagonal comes on it, and multiples of its row clear the rest."""
-    row, column, at = _row_and_column(m, k)
-    items = (column == at).where(m, 0).sum(-1, keepdim=True)
-    largest = (row >= at).where(items.abs(), -1).argmax(-2, keepdim=True).maximum(at)
-    chosen, here = row == largest, row == at
-    chosen_row, this_row = (mask.where(m, 0).sum(-2, keepdim=True) for mask in (chosen, here))
-    swapped = here.where(chosen_row, chosen.where(this_row, m))
-    places = [mask.where(order, 0).sum(-2, keepdim=True) for mask in (chosen, here)]
-    new_order = here.where(places[0], chosen.where(places[1], order))
-    pivot = (column == at).where(chosen_row, 0).sum(-1, keepdim=True)
-    items = (column == at).where(swapped, 0).sum(-1, keepdim=True)
-    factor = (row > at).where(items / (pivot == 0).where(1, pivot), 0)
-    cleared = swapped - factor * (column > at).where(chosen_row, 0)
-    return (((column == at) & (row > at)).where(factor, cleared), new_order,
-            sign * (largest.reshape(sign.shape) == at).where(1, -1))
-
-
-def lu_factor(x: Tensor) -> State:
-    """(LU, order, sign) of square matrices: the factors of the rows in `order` in one matrix (L has ones on
-    its diagonal), and the sign of that permutation. Constants to gradients."""
-    n = x.shape[-1]
-    order = type(x).arange(n, device=x.device).reshape(n, 1).expand(*x.shape[:-2], n, 1)
-    sign = type(x).ones(*x.shape[:-2], dtype=x.dtype, device=x.device, requires_grad=False)
-    return iterate(_lu_step, (x, order, sign), n)
-
-
 # --- Cholesky -------------------------------------------------------------------------------------
-
-
-def _cholesky_step(m: Tensor, k: Tensor) -> State:
-    row, column, at = _row_and_column(m, k)
-    items = (column == at).where(m, 0).sum(-1, keepdim=True)
-    root = (row == at).where(items, 0).sum(-2, keepdim=True).sqrt()
-    below = (row > at).where(items / root, 0)
-    rest = m - below * transposed(below)
-    return ((column == at).where((row == at).where(root, below), rest),)
 
 
 class _Cholesky(Function):
@@ -181,7 +48,7 @@ class _Cholesky(Function):
     def forward(self, x: Tensor) -> Tensor:
         lower = x.tril()
         whole = lower + transposed(x.tril(-1))
-        factor = iterate(_cholesky_step, (whole,), x.shape[-1])[0].tril().contiguous()
+        factor = cholesky_factor(whole).contiguous()
         self.save_for_backward(factor)
         return factor
 
@@ -219,19 +86,6 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
 # --- QR -------------------------------------------------------------------------------------------
 
 
-def _qr_step(r: Tensor, q: Tensor, k: Tensor) -> State:
-    """A Householder reflection that clears column k below the diagonal."""
-    row, column, at = _row_and_column(r, k)
-    x = ((row >= at) & (at < row.shape[0] - 1)).where((column == at).where(r, 0).sum(-1, keepdim=True), 0)
-    first = (row == at).where(x, 0).sum(-2, keepdim=True)
-    norm = (x * x).sum(-2, keepdim=True).sqrt()
-    v = x + (row == at).where((first < 0).where(-norm, norm), 0)
-    scale = (v * v).sum(-2, keepdim=True)
-    u = v * (scale == 0).where(0, 2 / (scale == 0).where(1, scale))
-    reflected = r - u * (v * r).sum(-2, keepdim=True)
-    return reflected, q - (q * transposed(v)).sum(-1, keepdim=True) * transposed(u)
-
-
 def _in_own_space(gradient: Tensor, own: Tensor, others: Tensor) -> Tensor:
     """The gradient at the `own` columns of an orthogonal matrix, given that at all of them.
 
@@ -253,9 +107,8 @@ class _QR(Function):
     """
 
     def forward(self, x: Tensor) -> State:
-        rows, columns = x.shape[-2:]
-        r, q = iterate(_qr_step, (x, identity(x, rows)), min(rows - 1, columns))
-        result = q, r.triu().contiguous()
+        q, r = qr_factor(x)
+        result = q.contiguous(), r.contiguous()
         self.save_for_backward(x, *result)
         return result
 
@@ -463,5 +316,3 @@ def eigh(self: Tensor) -> State:
     kind, wide = compute_dtype(self)
     values, vectors = _Eigh.apply(self.cast(wide))
     return values.cast(kind), vectors.cast(kind)
-
-
