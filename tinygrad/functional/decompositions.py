@@ -1,99 +1,35 @@
-"""Matrices as products of simpler ones: LU, Cholesky, QR, singular values, eigenvalues.
+"""Matrices as products of simpler ones: Cholesky, QR, singular values, eigenvalues.
 
-All take a batch of matrices (..., m, n). Each goes over the columns, one step a column with the same kernels
-for every column (`iterate`), or over rounds of rotations. The steps run at once, not lazily: a result costs a
-few kernel launches a column, which is fine up to a few hundred columns. Under `vmap`, and inside TinyJit,
-every step becomes a part of the graph; that is for small matrices.
+All take a batch of matrices (..., m, n). The steps (`factors`) run at once, not lazily, several in a replay:
+a result costs a few kernels a column, or a round of rotations, which is fine up to a few hundred columns.
+Under `vmap`, and inside TinyJit, every step becomes a part of the graph; that is for small matrices.
 
 Gradients are closed formulas in the results (`Function`), not derivatives of the steps, and have derivatives
 themselves. float16 and bfloat16 compute in float32.
 """
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from tinygrad.dtype import DType, dtypes, least_upper_float, promote
-from tinygrad.engine.realize import Capture
+from tinygrad.functional.factors import (
+    State,
+    check_matrix,
+    cholesky_factor,
+    compute_dtype,
+    diagonal_of,
+    epsilon,
+    identity,
+    iterate,
+    product,
+    qr_factor,
+    runs_at_once,
+    transposed,
+)
 from tinygrad.functional.function import Function
-from tinygrad.graph.batch import is_unknown
-from tinygrad.graph.uop import Shape, UOp
 from tinygrad.tensor.modes import suspended
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
-
-State = tuple["Tensor", ...]
-Step = Callable[..., State]
-
-
-# --- steps ----------------------------------------------------------------------------------------
-
-
-@functools.lru_cache(maxsize=256)
-def _replayed(step: Step, kinds: tuple[tuple[Shape, DType], ...]) -> Callable[..., State]:
-    """`step` traced and replayed, for a state of these shapes and dtypes."""
-    from tinygrad.jit.jit import PureJit
-
-    return PureJit(step)
-
-
-def iterate(step: Step, state: Iterable[Tensor], count: int) -> State:
-    """The state after `count` calls of `step(*state, k)`: computed, where the values are known."""
-
-    now = tuple(t.detach().contiguous() for t in state)
-    if any(is_unknown(t.uop) for t in now) or Capture.current() is not None:
-        for k in range(count):
-            now = tuple(t.contiguous() for t in step(*now, k))
-        return now
-    counter = UOp.variable("step", 0, max(count - 1, 0))
-    replayed = _replayed(step, tuple((t.shape, t.dtype) for t in now))
-    with suspended():
-        for k in range(count):
-            now = replayed(*now, counter.bind(k))
-    return now
-
-
-def _row_and_column(x: Tensor, k: UOp | int) -> tuple[Tensor, Tensor, Tensor]:
-    """The numbers of a matrix's rows and columns, as (m, 1) and (n,), and `k` as a tensor."""
-    make = type(x)
-    row = make.arange(x.shape[-2], device=x.device).reshape(x.shape[-2], 1)
-    return row, make.arange(x.shape[-1], device=x.device), make(k, device=x.device)
-
-
-def check_matrix(name: str, x: Tensor, square: bool = False) -> tuple[int, int]:
-    """(rows, columns). Raises ValueError where there are fewer than two axes, or the matrix is not square."""
-    if x.ndim < 2:
-        raise ValueError(f"{name} takes matrices, of shape (..., m, n), got shape {x.shape}")
-    if square and x.shape[-1] != x.shape[-2]:
-        raise ValueError(f"{name} takes square matrices, of shape (..., n, n), got shape {x.shape}")
-    return x.shape[-2], x.shape[-1]
-
-
-def compute_dtype(*tensors: Tensor) -> tuple[DType, DType]:
-    """(the dtype of the result, the one to compute it in)."""
-    kind = least_upper_float(functools.reduce(promote, (t.dtype for t in tensors)))
-    return kind, promote(kind, dtypes.float32)
-
-
-def transposed(x: Tensor) -> Tensor:
-    return x.transpose(-1, -2)
-
-
-def product(a: Tensor, b: Tensor) -> Tensor:
-    return a @ b
-
-
-def identity(x: Tensor, size: int) -> Tensor:
-    """The identity matrix of a size, in the dtype and on the device of `x`, once for each of its matrices."""
-    eye = type(x).eye(size, dtype=x.dtype, device=x.device, requires_grad=False)
-    return eye.expand(*x.shape[:-2], size, size)
-
-
-def diagonal_of(x: Tensor) -> Tensor:
-    """The diagonals of square matrices: (..., n)."""
-    return (identity(x, x.shape[-1]) != 0).where(x, 0).sum(-1)
 
 
 def inverse_gaps(values: Tensor) -> Tensor:
@@ -103,46 +39,7 @@ def inverse_gaps(values: Tensor) -> Tensor:
     return equal.where(0, 1 / equal.where(1, gaps))
 
 
-# --- LU -------------------------------------------------------------------------------------------
-
-
-def _lu_step(m: Tensor, order: Tensor, sign: Tensor, k: UOp | int) -> State:
-    """Column k: the largest item below the diagonal comes on it, and multiples of its row clear the rest."""
-    row, column, at = _row_and_column(m, k)
-    items = (column == at).where(m, 0).sum(-1, keepdim=True)
-    largest = (row >= at).where(items.abs(), -1).argmax(-2, keepdim=True)
-    chosen, here = row == largest, row == at
-    chosen_row, this_row = (mask.where(m, 0).sum(-2, keepdim=True) for mask in (chosen, here))
-    swapped = here.where(chosen_row, chosen.where(this_row, m))
-    places = [mask.where(order, 0).sum(-2, keepdim=True) for mask in (chosen, here)]
-    new_order = here.where(places[0], chosen.where(places[1], order))
-    pivot = (column == at).where(chosen_row, 0).sum(-1, keepdim=True)
-    items = (column == at).where(swapped, 0).sum(-1, keepdim=True)
-    factor = (row > at).where(items / (pivot == 0).where(1, pivot), 0)
-    cleared = swapped - factor * (column > at).where(chosen_row, 0)
-    return (((column == at) & (row > at)).where(factor, cleared), new_order,
-            sign * (largest.reshape(sign.shape) == at).where(1, -1))
-
-
-def lu_factor(x: Tensor) -> State:
-    """(LU, order, sign) of square matrices: the factors of the rows in `order` in one matrix (L has ones on
-    its diagonal), and the sign of that permutation. Constants to gradients."""
-    n = x.shape[-1]
-    order = type(x).arange(n, device=x.device).reshape(n, 1).expand(*x.shape[:-2], n, 1)
-    sign = type(x).ones(*x.shape[:-2], dtype=x.dtype, device=x.device, requires_grad=False)
-    return iterate(_lu_step, (x, order, sign), n)
-
-
 # --- Cholesky -------------------------------------------------------------------------------------
-
-
-def _cholesky_step(m: Tensor, k: UOp | int) -> State:
-    row, column, at = _row_and_column(m, k)
-    items = (column == at).where(m, 0).sum(-1, keepdim=True)
-    root = (row == at).where(items, 0).sum(-2, keepdim=True).sqrt()
-    below = (row > at).where(items / root, 0)
-    rest = m - below * transposed(below)
-    return ((column == at).where((row == at).where(root, below), rest),)
 
 
 class _Cholesky(Function):
@@ -151,7 +48,7 @@ class _Cholesky(Function):
     def forward(self, x: Tensor) -> Tensor:
         lower = x.tril()
         whole = lower + transposed(x.tril(-1))
-        factor = iterate(_cholesky_step, (whole,), x.shape[-1])[0].tril().contiguous()
+        factor = cholesky_factor(whole).contiguous()
         self.save_for_backward(factor)
         return factor
 
@@ -189,19 +86,6 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
 # --- QR -------------------------------------------------------------------------------------------
 
 
-def _qr_step(r: Tensor, q: Tensor, k: UOp | int) -> State:
-    """A Householder reflection that clears column k below the diagonal."""
-    row, column, at = _row_and_column(r, k)
-    x = (row >= at).where((column == at).where(r, 0).sum(-1, keepdim=True), 0)
-    first = (row == at).where(x, 0).sum(-2, keepdim=True)
-    norm = (x * x).sum(-2, keepdim=True).sqrt()
-    v = x + (row == at).where((first < 0).where(-norm, norm), 0)
-    scale = (v * v).sum(-2, keepdim=True)
-    u = v * (scale == 0).where(0, 2 / (scale == 0).where(1, scale))
-    reflected = r - u * (v * r).sum(-2, keepdim=True)
-    return reflected, q - (q * transposed(v)).sum(-1, keepdim=True) * transposed(u)
-
-
 def _in_own_space(gradient: Tensor, own: Tensor, others: Tensor) -> Tensor:
     """The gradient at the `own` columns of an orthogonal matrix, given that at all of them.
 
@@ -223,9 +107,8 @@ class _QR(Function):
     """
 
     def forward(self, x: Tensor) -> State:
-        rows, columns = x.shape[-2:]
-        r, q = iterate(_qr_step, (x, identity(x, rows)), min(rows - 1, columns))
-        result = q, r.triu().contiguous()
+        q, r = qr_factor(x)
+        result = q.contiguous(), r.contiguous()
         self.save_for_backward(x, *result)
         return result
 
@@ -264,11 +147,11 @@ def qr(self: Tensor, mode: str = "complete") -> State:
 # --- singular values ------------------------------------------------------------------------------
 
 SVD_SWEEPS = 12
-"""Sweeps of Jacobi rotations over all pairs of columns; float64 converges in fewer for matrices up to
-hundreds."""
+"""Sweeps of Jacobi rotations over all pairs of columns, at most: float64 converges in fewer for matrices up
+to hundreds. All are made where values are not known, or columns are too small to be orthogonal."""
 
 
-def _rotate_pairs(stacked: Tensor, identity_rows: Tensor, k: UOp | int) -> State:
+def _rotate_pairs(stacked: Tensor, identity_rows: Tensor, k: Tensor) -> State:
     """One round of a tournament: every column is rotated against another one, so that they are orthogonal.
 
     `stacked` is the matrix over the identity: rotating the columns of both keeps the product of the
@@ -290,6 +173,15 @@ def _rotate_pairs(stacked: Tensor, identity_rows: Tensor, k: UOp | int) -> State
     return row[..., :1].cat(row[..., 1:].roll(1, row.ndim - 1), dim=-1), identity_rows
 
 
+def are_orthogonal(x: Tensor) -> bool:
+    """Whether no cosine between two columns is more than rounding errors (Drmac and Veselic 2008)."""
+    with suspended():
+        gram = product(transposed(x), x)
+        norms = diagonal_of(gram).sqrt()
+        limit = norms.unsqueeze(-1) * norms.unsqueeze(-2) * (epsilon(x) * x.shape[-2] ** 0.5)
+        return not ((gram.abs() > limit) & (identity(gram, gram.shape[-1]) == 0)).any().item()
+
+
 def _jacobi(x: Tensor) -> State:
     """(U, S, V) of matrices with at least as many rows as columns: U as the matrix, V square.
 
@@ -300,8 +192,10 @@ def _jacobi(x: Tensor) -> State:
     players = columns + columns % 2
     stacked = x.cat(identity(x, columns), dim=-2).pad((0, players - columns))
     is_identity = type(x).arange(rows + columns, device=x.device).reshape(rows + columns, 1) >= rows
-    rounds = SVD_SWEEPS * (players - 1) if columns > 1 else 0
-    stacked, _ = iterate(_rotate_pairs, (stacked, is_identity), rounds)
+    for _ in range(SVD_SWEEPS if columns > 1 else 0):
+        stacked, _ = iterate(_rotate_pairs, (stacked, is_identity), players - 1)
+        if runs_at_once(stacked) and are_orthogonal(stacked[..., :rows, :]):
+            break
     norms = (stacked[..., :rows, :] * stacked[..., :rows, :]).sum(-2).sqrt()
     # a column of padding is zero in both halves, and comes last
     weight = (stacked[..., rows:, :] * stacked[..., rows:, :]).sum(-2)
@@ -317,13 +211,14 @@ def _jacobi(x: Tensor) -> State:
 def _completed(u: Tensor, values: Tensor) -> Tensor:
     """The orthonormal columns of `u` with all others that make the matrix square and orthogonal.
 
-    Columns of singular values that are zero, up to rounding, are found anew.
+    Those of singular values that are zero are found anew, and of those that are so but for rounding, made
+    orthogonal to the others.
     """
-    rows, columns = u.shape[-2:]
+    columns = u.shape[-1]
     q, r = _QR.apply((values > 0).unsqueeze(-2).where(u, 0))
     signs = (diagonal_of(r[..., :columns, :]) < 0).where(-1.0, 1.0)
-    first = (values > 0).unsqueeze(-2).where(u, q[..., :columns] * signs.unsqueeze(-2))
-    result: Tensor = first if rows == columns else first.cat(q[..., columns:], dim=-1)
+    first = q[..., :columns] * signs.unsqueeze(-2)
+    result: Tensor = first.cat(q[..., columns:], dim=-1)
     return result
 
 
@@ -362,7 +257,7 @@ def svd(self: Tensor, full_matrices: bool = True) -> State:
     """(U, S, V^T) with U diag(S) V^T the matrix, the singular values S in descending order.
 
     Shapes for (..., m, n) and k = min(m, n): U (..., m, m), S (..., k), V^T (..., n, n); without
-    `full_matrices`, U (..., m, k) and V^T (..., k, n). By Jacobi rotations, about 12 n rounds. Vectors of
+    `full_matrices`, U (..., m, k) and V^T (..., k, n). By Jacobi rotations, up to 12 n rounds. Vectors of
     equal singular values have no derivative; those of S are right.
 
     >>> Tensor([[3.0, 0.0], [0.0, -4.0]]).svd()[1].tolist()
@@ -421,5 +316,3 @@ def eigh(self: Tensor) -> State:
     kind, wide = compute_dtype(self)
     values, vectors = _Eigh.apply(self.cast(wide))
     return values.cast(kind), vectors.cast(kind)
-
-

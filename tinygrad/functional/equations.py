@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tinygrad.dtype import dtypes
-from tinygrad.functional.decompositions import (
+from tinygrad.functional.decompositions import svd
+from tinygrad.functional.factors import (
     State,
     check_matrix,
     compute_dtype,
     diagonal_of,
+    epsilon,
     identity,
-    iterate,
     lu_factor,
     product,
-    svd,
+    substituted,
     transposed,
+    unit_lower,
 )
 from tinygrad.functional.function import Function
 from tinygrad.graph.shapes import broadcast_shape
-from tinygrad.graph.uop import UOp
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -34,25 +34,9 @@ if TYPE_CHECKING:
 # --- systems --------------------------------------------------------------------------------------
 
 
-def _substitution_step(lower: Tensor, x: Tensor, k: UOp | int) -> State:
-    """Row k of the solution, and its share taken from the rows below."""
-    make = type(x)
-    row = make.arange(x.shape[-2], device=x.device).reshape(x.shape[-2], 1)
-    at = make(k, device=x.device)
-    column = (row.reshape(-1) == at).where(lower, 0).sum(-1, keepdim=True)
-    pivot = (row == at).where(column, 0).sum(-2, keepdim=True)
-    solved = (row == at).where(x, 0).sum(-2, keepdim=True) / pivot
-    return lower, (row == at).where(solved, x - (row > at).where(column, 0) * solved)
-
-
-def _substituted(lower: Tensor, right: Tensor) -> Tensor:
-    """X with `lower` X = `right`; a constant to gradients."""
-    return iterate(_substitution_step, (lower, right), lower.shape[-1])[1]
-
-
 class _SolveTriangular(Function):
     def forward(self, lower: Tensor, right: Tensor) -> Tensor:
-        x = _substituted(lower.tril(), right)
+        x = substituted(lower.tril(), right)
         self.save_for_backward(lower, x)
         return x
 
@@ -66,9 +50,8 @@ class _Solve(Function):
     def forward(self, a: Tensor, right: Tensor) -> Tensor:
         factors, order, _ = lu_factor(a)
         ordered = right.detach().gather(-2, order.expand(*right.shape))
-        unit = (identity(a, a.shape[-1]) != 0).where(1, factors.tril())
-        x = _substituted(unit, ordered)
-        x = _substituted(factors.triu().flip((-2, -1)), x.flip(-2)).flip(-2)
+        x = substituted(unit_lower(factors), ordered)
+        x = substituted(factors.triu().flip((-2, -1)), x.flip(-2)).flip(-2)
         self.save_for_backward(a, x)
         return x
 
@@ -248,14 +231,9 @@ class _PseudoInverse(Function):
 
 
 def _pseudo_inverse(x: Tensor, rcond: float | None) -> State:
-    limit = _epsilon(x) * max(x.shape[-2:]) if rcond is None else rcond
+    limit = epsilon(x) * max(x.shape[-2:]) if rcond is None else rcond
     result: State = _PseudoInverse.apply(x, limit)
     return result
-
-
-def _epsilon(x: Tensor) -> float:
-    """The distance from 1 to the next number of the tensor's dtype."""
-    return float(2.0 ** -dtypes.finfo(x.dtype)[1])
 
 
 def pinv(self: Tensor, rcond: float | None = None) -> Tensor:
