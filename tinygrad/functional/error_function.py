@@ -161,14 +161,14 @@ TAIL = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.005739
 
 def erfinv(self: Tensor) -> Tensor:
     """The number of which self is `erf`: infinite at 1, NaN beyond. Three steps of Newton's after Giles's
-    approximation, of which the gradient is exact, too.
+    approximation.
 
     >>> Tensor([0.0, 1.0]).erfinv().tolist()
     [0.0, inf]
     """
     x = self if self.dtype.is_float else self.cast(dtypes.default_float)
     wide = x.cast(promote(x.dtype, dtypes.float32))
-    size = wide.abs()
+    size = wide.detach().abs()
     inner = (size == 1).where(0, size)
     w = -((1 - inner) * (1 + inner)).log()
     is_tail = w >= 5
@@ -179,9 +179,14 @@ def erfinv(self: Tensor) -> Tensor:
         ratio = ratio * of + is_tail.where(tail, centre)
     found = (w < 16).where(ratio * inner, (w < 16).where(1, w).sqrt() - 0.15)  # as far as Giles's goes
     for _ in range(3):
-        near = found.detach()
+        near = found
         # beyond a half, what is left to 1 has the digits, and its logarithm is nearly straight
         rest = near.erfc()
         excess = (inner > 0.5).where(rest * ((1 - inner).log() - rest.log()), near.erf() - inner)
         found = near - excess * (near * near).exp() * (math.sqrt(math.pi) / 2)
-    return (size == 1).where(math.inf, found).copysign(wide).cast(x.dtype)
+    signed = (size == 1).where(math.inf, found).copysign(wide.detach()).uop
+    return type(x).of(signed.with_gradient((wide.uop,), _gradient_of_erfinv), x).cast(x.dtype)
+
+
+def _gradient_of_erfinv(g: UOp, node: UOp) -> tuple[UOp]:
+    return (g * exponential(node * node) * (math.sqrt(math.pi) / 2),)
