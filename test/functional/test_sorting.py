@@ -72,3 +72,10 @@ def test_a_count_that_varies_is_no_more_than_there_are_items(way):
         Tensor(x).topk(count.bind(41))
     with pytest.raises(TypeError, match="integer"):
         Tensor(x).topk(2.5)
+
+
+def test_the_axis_and_whether_to_sort_have_the_names_of_others_too():
+    x = items(dtypes.int32, (3, 4))
+    same(Tensor(x).sort(axis=0)[0], np.sort(x, 0))
+    same(Tensor(x).argsort(axis=0, descending=True), sorted_places(x, 0, True))
+    same(Tensor(x).topk(2, axis=1, sorted=False)[1], sorted_places(x, 1, True)[:, :2])

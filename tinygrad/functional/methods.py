@@ -312,9 +312,9 @@ class Methods(InPlace):
     cummax = _along(memoised(running.cummax))
     cummin = _along(memoised(running.cummin))
     logcumsumexp = _along(memoised(running.logcumsumexp))
-    sort = memoised(sorting.sort)
-    argsort = memoised(sorting.argsort)
-    topk = memoised(sorting.topk)
+    sort = _along_dim(memoised(sorting.sort))
+    argsort = _along_dim(memoised(sorting.argsort))
+    topk = also_named(axis="dim", sorted="sorted_")(memoised(sorting.topk))
     # linear algebra
     dot = memoised(linalg.dot)
     matmul = memoised(linalg.matmul)
