@@ -35,9 +35,11 @@ STEPS_AT_ONCE = 8
 
 def _constant(x: Tensor) -> Tensor:
     """`x` in memory, and constant to gradients: of the kind that a replay returns."""
-    if x.uop.unreshaped.op is not Ops.BUFFER:
-        x = x.detach().contiguous()
-    return type(x)(x.uop, requires_grad=False) if x.dtype.is_float else x
+    is_float = x.dtype.is_float
+    if x.uop.unreshaped.op is Ops.BUFFER:
+        return type(x)(x.uop, requires_grad=False) if is_float else x
+    x = x.detach().contiguous()
+    return x.detach() if is_float else x
 
 
 @functools.lru_cache(maxsize=4096)
