@@ -321,6 +321,13 @@ def test_under_tinyjit() -> None:
         close(solve(Tensor(a).realize(), Tensor(b).realize()), np.linalg.solve(a, b), 1e-9)
 
 
+@pytest.fixture
+def small_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Panels for matrices that are factored as a whole otherwise."""
+    monkeypatch.setattr(factors, "WHOLE", factors.PANEL)
+
+
+@pytest.mark.usefixtures("small_panels")
 @pytest.mark.parametrize("lead, n", [((), 65), ((2,), 96)])
 def test_matrices_of_several_panels(lead: tuple[int, ...], n: int) -> None:
     a, b, p = normal(*lead, n, n), normal(*lead, n, 3), positive(*lead, n, n)
@@ -331,6 +338,7 @@ def test_matrices_of_several_panels(lead: tuple[int, ...], n: int) -> None:
     close(Tensor(p).solve_triangular(Tensor(b), upper=False), np.linalg.solve(np.tril(p), b), 1e-9)
 
 
+@pytest.mark.usefixtures("small_panels")
 @pytest.mark.parametrize("rows, columns", [(70, 70), (110, 66), (66, 110)])
 def test_qr_of_several_panels(rows: int, columns: int) -> None:
     x = normal(rows, columns)
@@ -341,6 +349,7 @@ def test_qr_of_several_panels(rows: int, columns: int) -> None:
     close(r[:k], np.linalg.qr(x).R)
 
 
+@pytest.mark.usefixtures("small_panels")
 def test_singular_and_permuted_matrices_of_several_panels() -> None:
     a = np.eye(70)[np.random.default_rng(0).permutation(70)]
     close(Tensor(a).inv(), a.T)
@@ -351,8 +360,9 @@ def test_singular_and_permuted_matrices_of_several_panels() -> None:
 
 
 @pytest.mark.slow
-def test_a_few_hundred_columns() -> None:
-    a = normal(300, 300)
+@pytest.mark.parametrize("n", [300, 400])
+def test_a_few_hundred_columns(n: int) -> None:
+    a = normal(n, n)
     close(Tensor(a).inv(), np.linalg.inv(a), 1e-8)
     close(Tensor(a).svd()[1], np.linalg.svd(a)[1], 1e-10)
     close(Tensor(a @ a.T).eigh()[0], np.linalg.eigvalsh(a @ a.T), 1e-8)

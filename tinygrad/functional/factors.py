@@ -35,10 +35,11 @@ STEPS_AT_ONCE = 8
 
 def _constant(x: Tensor) -> Tensor:
     """`x` in memory, and constant to gradients: of the kind that a replay returns."""
-    if x.uop.unreshaped.op is Ops.BUFFER and (x.requires_grad is False or not x.dtype.is_float):
-        return x
-    constant = x.detach().contiguous()
-    return constant.detach() if x.dtype.is_float else constant
+    is_float = x.dtype.is_float
+    if x.uop.unreshaped.op is Ops.BUFFER:
+        return type(x)(x.uop, requires_grad=False) if is_float else x
+    x = x.detach().contiguous()
+    return x.detach() if is_float else x
 
 
 @functools.lru_cache(maxsize=4096)
@@ -138,14 +139,18 @@ def diagonal_of(x: Tensor) -> Tensor:
 
 PANEL = 32
 """Columns that are factored step by step before the rest of a larger matrix follows in one product."""
-WHOLE = 64
-"""Up to as many columns, a matrix is factored step by step as a whole."""
+WHOLE = 384
+"""Up to as many columns, a matrix is factored step by step as a whole: panels need twice as many kernels to
+compile. Inverse of float32, one thread, ms as a whole and in panels: 31 and 24 for 300 columns, 65 and 38 for
+450."""
 
 
 def padded(x: Tensor) -> Tensor:
     """Square matrices with an identity matrix behind them, so that they are whole panels."""
     n = x.shape[-1]
     more = -n % PANEL
+    if not more:
+        return x
     is_new = type(x).arange(n + more, device=x.device) >= n
     return x.pad((0, more, 0, more)) + identity(x, n + more) * is_new
 
@@ -204,7 +209,7 @@ def substituted(lower: Tensor, right: Tensor) -> Tensor:
     n = lower.shape[-1]
     if n <= WHOLE:
         return iterate(_substitution_step, (lower, right), n)[1]
-    lower = padded(lower.detach())
+    lower = padded(lower.detach()).contiguous()
     count = lower.shape[-1] // PANEL
     blocks = lower.reshape(*lower.shape[:-2], count, PANEL, count, PANEL).diagonal(0, -4, -2)
     squares = blocks.permute(*range(blocks.ndim - 3), -1, -3, -2)
