@@ -16,7 +16,7 @@ from tinygrad.dtype import DType, dtypes, least_upper_float, promote
 from tinygrad.engine.realize import Capture
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import Shape
+from tinygrad.graph.uop import Shape, UOp
 from tinygrad.tensor.modes import suspended
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def _constant(x: Tensor) -> Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def _number(k: int, device: str | tuple[str, ...]) -> Tensor:
+def _number(k: int, device: str | tuple[str, ...]) -> UOp:
     """The integer in memory: what kernels read there may differ, and they are equal."""
     from tinygrad.tensor import Tensor
 
-    return Tensor([k], device=device, dtype=dtypes.int32).realize().reshape(())
+    return Tensor([k], device=device, dtype=dtypes.int32).realize().reshape(()).uop
 
 
 @functools.lru_cache(maxsize=256)
@@ -75,15 +75,15 @@ def iterate(step: Step, state: Iterable[Tensor], count: int, start: int = 0) -> 
     Up to `STEPS_AT_ONCE` more are made, with further `k`, and have to leave the state as it is.
     """
     now = tuple(_constant(t) for t in state)
-    device = now[0].device
+    make, device = type(now[0]), now[0].device
     if not runs_at_once(*now):
-        return _repeated(step, now, (type(now[0])(start + k, device=device) for k in range(count)))
+        return _repeated(step, now, (make(start + k, device=device) for k in range(count)))
     runs = -(-count // STEPS_AT_ONCE)
     size = -(-count // max(runs, 1))
     replayed = _replayed(step, tuple((t.shape, t.dtype) for t in now))
     with suspended():
         for run in range(runs):
-            now = replayed(*now, *(_number(start + run * size + i, device) for i in range(size)))
+            now = replayed(*now, *(make(_number(start + run * size + i, device)) for i in range(size)))
     return now
 
 
