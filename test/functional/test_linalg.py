@@ -68,6 +68,11 @@ def test_qr_as_numpy(shape: tuple[int, ...], mode: str, kind: type) -> None:
           TOLERANCE[kind])
 
 
+def test_qr_of_the_identity_is_exact() -> None:
+    q, r = Tensor.eye(5).qr()
+    assert ((q @ r).numpy() == np.eye(5)).all() and (abs(r.numpy()) == np.eye(5)).all()
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("full", [True, False])
 def test_svd_multiplies_back_with_numpys_values(shape: tuple[int, ...], full: bool, kind: type) -> None:

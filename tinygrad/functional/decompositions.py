@@ -211,14 +211,14 @@ def _jacobi(x: Tensor) -> State:
 def _completed(u: Tensor, values: Tensor) -> Tensor:
     """The orthonormal columns of `u` with all others that make the matrix square and orthogonal.
 
-    Those of singular values that are zero are found anew, and of those that are so but for rounding, made
-    orthogonal to the others.
+    Those of singular values that are zero, up to rounding, are found anew.
     """
-    columns = u.shape[-1]
+    rows, columns = u.shape[-2:]
     q, r = _QR.apply((values > 0).unsqueeze(-2).where(u, 0))
     signs = (diagonal_of(r[..., :columns, :]) < 0).where(-1.0, 1.0)
-    first = q[..., :columns] * signs.unsqueeze(-2)
-    result: Tensor = first.cat(q[..., columns:], dim=-1)
+    counts = values > values[..., :1] * (rows * epsilon(values))
+    first = counts.unsqueeze(-2).where(u, q[..., :columns] * signs.unsqueeze(-2))
+    result: Tensor = first if rows == columns else first.cat(q[..., columns:], dim=-1)
     return result
 
 

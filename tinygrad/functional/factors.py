@@ -16,7 +16,7 @@ from tinygrad.dtype import DType, dtypes, least_upper_float, promote
 from tinygrad.engine.realize import Capture
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import Shape
+from tinygrad.graph.uop import Shape, UOp
 from tinygrad.tensor.modes import suspended
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def _constant(x: Tensor) -> Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def _number(k: int, device: str | tuple[str, ...]) -> Tensor:
+def _number(k: int, device: str | tuple[str, ...]) -> UOp:
     """The integer in memory: what kernels read there may differ, and they are equal."""
     from tinygrad.tensor import Tensor
 
-    return Tensor([k], device=device, dtype=dtypes.int32).realize().reshape(())
+    return Tensor([k], device=device, dtype=dtypes.int32).realize().reshape(()).uop
 
 
 @functools.lru_cache(maxsize=256)
@@ -75,15 +75,15 @@ def iterate(step: Step, state: Iterable[Tensor], count: int, start: int = 0) -> 
     Up to `STEPS_AT_ONCE` more are made, with further `k`, and have to leave the state as it is.
     """
     now = tuple(_constant(t) for t in state)
-    device = now[0].device
+    make, device = type(now[0]), now[0].device
     if not runs_at_once(*now):
-        return _repeated(step, now, (type(now[0])(start + k, device=device) for k in range(count)))
+        return _repeated(step, now, (make(start + k, device=device) for k in range(count)))
     runs = -(-count // STEPS_AT_ONCE)
     size = -(-count // max(runs, 1))
     replayed = _replayed(step, tuple((t.shape, t.dtype) for t in now))
     with suspended():
         for run in range(runs):
-            now = replayed(*now, *(_number(start + run * size + i, device) for i in range(size)))
+            now = replayed(*now, *(make(_number(start + run * size + i, device)) for i in range(size)))
     return now
 
 
@@ -318,8 +318,9 @@ def cholesky_factor(x: Tensor) -> Tensor:
 # --- QR -------------------------------------------------------------------------------------------
 
 
-def _reflector(r: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """w for which the reflection I - w w^T clears the column of step k below the diagonal, and its mask."""
+def _reflected(r: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`r`, of which a reflection I - v u^T, u = v 2 / (v^T v), has cleared the column of step k below the
+    diagonal; that column's mask, v and u, which are zero if it is clear."""
     row, column, at = _row_and_column(r, k)
     here = column == at
     x = ((row >= k) & (k < row.shape[0] - 1)).where(here.where(r, 0).sum(-1, keepdim=True), 0)
@@ -327,32 +328,35 @@ def _reflector(r: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     norm = (x * x).sum(-2, keepdim=True).sqrt()
     v = x + (row == k).where((first < 0).where(-norm, norm), 0)
     scale = (v * v).sum(-2, keepdim=True)
-    return v * (scale == 0).where(0, (2 / (scale == 0).where(1, scale)).sqrt()), here
+    u = v * (scale == 0).where(0, 2 / (scale == 0).where(1, scale))
+    return r - u * (v * r).sum(-2, keepdim=True), here, v, u
 
 
 def _qr_step(r: Tensor, q: Tensor, k: Tensor) -> State:
-    w, _ = _reflector(r, k)
-    row = transposed(w)
-    return r - w * (w * r).sum(-2, keepdim=True), q - (q * row).sum(-1, keepdim=True) * row
+    r, _, v, u = _reflected(r, k)
+    return r, q - (q * transposed(v)).sum(-1, keepdim=True) * transposed(u)
 
 
-def _qr_panel_step(panel: Tensor, reflectors: Tensor, k: Tensor) -> State:
-    w, here = _reflector(panel, k)
-    return panel - w * (w * panel).sum(-2, keepdim=True), here.where(w, reflectors)
+def _qr_panel_step(panel: Tensor, vectors: Tensor, k: Tensor) -> State:
+    panel, here, v, _ = _reflected(panel, k)
+    return panel, here.where(v, vectors)
 
 
-def _before_reflections(both: Tensor, w: Tensor, j: Tensor) -> State:
-    return unit_lower(product(transposed(w), w)), product(transposed(w), both)
+def _before_reflections(both: Tensor, v: Tensor, j: Tensor) -> State:
+    gram = product(transposed(v), v).contiguous()
+    halved = (identity(gram, PANEL) != 0).where((gram == 0).where(1, gram * 0.5), gram.tril())
+    return halved, product(transposed(v), both)
 
 
-def _reflect(both: Tensor, w: Tensor, right: Tensor, j: Tensor) -> State:
-    both = (both - product(w, right)).contiguous()
+def _reflect(both: Tensor, v: Tensor, right: Tensor, j: Tensor) -> State:
+    both = (both - product(v, right)).contiguous()
     return both, _panel(both, j + 1)
 
 
 def qr_factor(x: Tensor) -> State:
     """(Q, R), constants to gradients. Larger matrices in panels: the product of a panel's reflections is
-    I - W T W^T, for W of their vectors and T^-1 = I + the upper triangle of W^T W (Puglisi 1992)."""
+    I - V T V^T, for V of their vectors and T^-1 the upper triangle of V^T V, its diagonal halved (Puglisi
+    1992)."""
     rows, columns = x.shape[-2:]
     count = min(rows - 1, columns)
     if count <= WHOLE:
@@ -362,8 +366,8 @@ def qr_factor(x: Tensor) -> State:
     both = both.pad((0, -both.shape[-1] % PANEL)).contiguous()
     panel = both[..., :PANEL].contiguous()
     for j in range(-(-count // PANEL)):
-        _, w = iterate(_qr_panel_step, (panel, panel.zeros_like()), PANEL, j * PANEL)
-        square, right = iterate(_before_reflections, (both, w), 1)
+        _, v = iterate(_qr_panel_step, (panel, panel.zeros_like()), PANEL, j * PANEL)
+        square, right = iterate(_before_reflections, (both, v), 1)
         right = iterate(_substitution_step, (square, right), PANEL)[1]
-        both, panel = iterate(_reflect, (both, w, right), 1, j)
+        both, panel = iterate(_reflect, (both, v, right), 1, j)
     return transposed(both[..., columns:columns + rows]), both[..., :columns].triu()
