@@ -201,8 +201,9 @@ def separate_loops(nest: UOp, places: bool) -> UOp:
 
 
 def _separated(nest: UOp, places: bool) -> UOp:
-    """The nest with loops of their own for the REDUCEs that cannot run in those that they have now."""
+    """The nest with loops of their own for what cannot run in those that it has now."""
     new_ranges = NewRanges(nest)
+    kinds = (Ops.REDUCE, Ops.STAGE) if places else (Ops.REDUCE,)
     known: dict[UOp, list[UOp]] = {}
     """each loop, and those that stand in for it"""
     place_of: dict[UOp, tuple[frozenset[UOp], tuple[UOp, ...]]] = {}
@@ -210,7 +211,7 @@ def _separated(nest: UOp, places: bool) -> UOp:
     def apart(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node.with_sources(src)
         closed = new.closed_ranges
-        if not closed or not (new.op is Ops.REDUCE or (places and new.op is Ops.STAGE)):
+        if not closed or new.op not in kinds:
             return new
         values, below = values_of(new), frozenset[UOp]().union(*(v.closed_below for v in values_of(new)))
         around = frozenset(r for r in new.ranges if not is_block_range(r))

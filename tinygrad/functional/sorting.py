@@ -37,7 +37,7 @@ compile."""
 SMALL_SORT = 1 << 20
 """Comparisons that take no longer than some more kernels; fewer items are sorted."""
 LEAST_CHUNK = 4
-"""Items of a chunk from which the first of all are looked for in the chunks that have first ones."""
+"""Fewest items of a chunk with which `topk` looks only in the chunks whose least words are the first."""
 PAIRED_DISTANCE = 16
 """Distance from which two stages of a network are one kernel: nearer items lie in one vector."""
 
@@ -90,14 +90,14 @@ def _sorted_places(x: Tensor, descending: bool, count: int | None) -> Tensor:
 
 
 def _of_first_chunks(words: Tensor, count: int, chunk: int) -> UOp:
-    """Fewer words, among them the first `count`: these lie in the chunks whose first words are the first
-    `count` of such."""
+    """Fewer words, among them the first `count` in order: these lie in the `count` chunks whose least words
+    come first."""
     *lead, size = words.shape
     chunks = ceildiv(largest(size), chunk)
     filled = _filled(words.uop, chunks * chunk)
     parts = filled.reshape((*lead, chunks, chunk))
-    first = order_reversed(order_reversed(parts).reduce(Ops.MAX, (len(lead) + 1,))).reshape((*lead, chunks))
-    chosen = _in_order(first.contiguous(), count).contiguous()
+    least = order_reversed(order_reversed(parts).reduce(Ops.MAX, (len(lead) + 1,))).reshape((*lead, chunks))
+    chosen = _in_order(least.contiguous(), count).contiguous()
     own = chosen.reshape((*lead, count, 1)).expand((*lead, count, chunk))
     numbers = counting(chunk, own.dtype).reshape((*(1,) * (len(lead) + 1), chunk)).expand(own.shape)
     place_bits = (largest(size) - 1).bit_length()

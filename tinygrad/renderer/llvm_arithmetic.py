@@ -214,7 +214,7 @@ class LLVMArithmetic:
         if source.is_float and target.is_float:
             name = "fpext" if target.bits > source.bits else "fptrunc"
         elif source.is_float and source.count > 1:
-            return self.call("v", functions.nearest_integer(source, target), from_type, value)
+            return self.call("v", functions.saturating_conversion(source, target), from_type, value)
         elif source.is_float:
             name = f"fpto{'u' if target.is_unsigned else 's'}i.sat.{mangled(to_type)}.{mangled(from_type)}"
             return self.intrinsic("v", name, to_type, f"{from_type} {value}")

@@ -132,9 +132,9 @@ def floor_division(bits: int, count: int) -> HelperFunction:
 
 
 @functools.cache
-def nearest_integer(source: DType, target: DType) -> HelperFunction:
-    """Vectors of floats rounded toward zero; what does not fit becomes the nearest that does, NaN 0.
-    LLVM's own function for that (`fptosi.sat`) takes the lanes of x86's vectors one by one."""
+def saturating_conversion(source: DType, target: DType) -> HelperFunction:
+    """Vectors of floats as integers, rounded toward zero; what does not fit becomes the nearest that does,
+    NaN 0. LLVM's own function for that (`fptosi.sat`) takes the lanes of x86's vectors one by one."""
     f, t, flag = value_type(source), value_type(target), vector_type("i1", source.count)
     low, high = int(target.scalar.min), int(target.scalar.max)
     convert = "fptoui" if target.is_unsigned else "fptosi"

@@ -30,7 +30,8 @@ def _moved_constant(moved: UOp) -> UOp | None:
 
 
 def _is_inside(padded: UOp, bounds: Sequence[tuple[int, int]]) -> bool | None:
-    """Whether a slice of a PAD, and of what repeats that, is no padding (True) or nothing else (False)."""
+    """Whether a slice of a PAD, or of what repeats one, has no padding (True) or nothing else (False); None
+    where it has both, or a bound is not known."""
     if not all(isinstance(n, int) for pair in (*bounds, *padded.arg) for n in pair):
         return None
     inside = True
@@ -43,8 +44,8 @@ def _is_inside(padded: UOp, bounds: Sequence[tuple[int, int]]) -> bool | None:
 
 
 def _slice_of_choice(cut: UOp, choice: UOp) -> UOp | None:
-    """A slice of what was joined of parts, by position, within which one part is chosen throughout: a
-    gradient, or a step of many, is as every other then."""
+    """A slice of joined parts that lies within one of them is a slice of that: every step of an unrolled
+    loop, and its gradient, is the same kernel then."""
     mask = choice.src[0]
     while mask.op is Ops.EXPAND:
         mask = mask.src[0]
@@ -54,7 +55,7 @@ def _slice_of_choice(cut: UOp, choice: UOp) -> UOp | None:
 
 
 def _slice_of_padding(cut: UOp, padded: UOp) -> UOp | None:
-    """A slice without padding, or of nothing else."""
+    """A slice of what was padded that has no padding, or nothing else."""
     inside = _is_inside(padded, cut.arg)
     if inside is None:
         return None
