@@ -380,9 +380,9 @@ def test_what_is_said_may_be_no_text(path):
     assert (done.returncode, done.stderr) == (0, b"") and done.stdout.strip()
 
 
-def test_a_pasted_text_is_one_message_however_long(path):
-    """A terminal hands over 4,095 characters of a line, and each line by itself."""
-    pytest.importorskip("readline", reason="there is no readline here")
+def told_of_a_paste(path):
+    """What `chat` says on stderr of 6,000 characters pasted at its prompt; None where no prompt came within a
+    minute."""
     pty = pytest.importorskip("pty", reason="there are no terminals here")
     own, its = pty.openpty()
     words = [sys.executable, "-m", "tinygrad.llm", "chat", str(path), "--context", "64"]
@@ -402,11 +402,12 @@ def test_a_pasted_text_is_one_message_however_long(path):
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        assert shown.wait(120)
+        if not shown.wait(60):
+            return None
         os.write(own, b"\x1b[200~" + (b"h" * 99 + b"\n") * 20)
         os.write(own, (b"h" * 99 + b"\n") * 20)
         os.write(own, (b"h" * 99 + b"\n") * 20 + b"\x1b[201~\n")
-        said = chat.stderr.readline().decode()
+        return chat.stderr.readline().decode()
     finally:
         patience.cancel()
         chat.kill()
@@ -415,6 +416,13 @@ def test_a_pasted_text_is_one_message_however_long(path):
         os.close(its)
         reader.join()
         os.close(own)
+
+
+def test_a_pasted_text_is_one_message_however_long(path):
+    """A terminal hands over 4,095 characters of a line, and each line by itself."""
+    pytest.importorskip("readline", reason="there is no readline here")
+    tries = (told_of_a_paste(path) for _ in range(3))  # once, in a full CI run, a chat did not begin
+    said = next(said for said in tries if said is not None)
     assert int(re.search(r"the prompt has (\d+) tokens", said)[1]) > 6000
 
 
