@@ -85,16 +85,16 @@ def test_a_conversation(page, running, monkeypatch):
     assert page.locator(".message").count() == 0
 
 
+def slow_down(generator, monkeypatch):
+    """A token every 50 ms at most, so that an answer can be met while it is written."""
+    step = generator.step
+    monkeypatch.setattr(generator, "step", lambda: (time.sleep(0.05), step())[1])
+
+
 @pytest.mark.parametrize("by_key", [False, True])
 def test_an_answer_is_stopped_and_its_slot_is_free(page, running, monkeypatch, by_key):
     """The button asked for a message first."""
-    step = running.server.model.generator.step
-
-    def slow():
-        time.sleep(0.05)
-        return step()
-
-    monkeypatch.setattr(running.server.model.generator, "step", slow)
+    slow_down(running.server.model.generator, monkeypatch)
     say(page, "he")
     sync_api.expect(page.locator("#send")).to_have_text("Stop")
     sync_api.expect(page.locator(".assistant")).not_to_have_text("\u2026")
@@ -112,13 +112,7 @@ def test_an_answer_is_stopped_and_its_slot_is_free(page, running, monkeypatch, b
 
 
 def test_a_new_conversation_hears_nothing_of_the_one_before(page, running, monkeypatch):
-    step = running.server.model.generator.step
-
-    def slow():
-        time.sleep(0.05)
-        return step()
-
-    monkeypatch.setattr(running.server.model.generator, "step", slow)
+    slow_down(running.server.model.generator, monkeypatch)
     say(page, "he")
     sync_api.expect(page.locator(".assistant")).not_to_have_text("\u2026")
     page.click("#clear")

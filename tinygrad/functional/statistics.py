@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.functional.elementwise import as_tensor
-from tinygrad.functional.movement import axis_of
+from tinygrad.functional.movement import axis_and_size, axis_of
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -224,8 +224,7 @@ def tensor_split(self: Tensor, indices_or_sections: int | Sequence[int], dim: in
     >>> [part.tolist() for part in Tensor([1, 2, 3, 4, 5]).tensor_split(3)]
     [[1, 2], [3, 4], [5]]
     """
-    axis = axis_of("tensor_split", self, dim)
-    size = self.shape[axis]
+    axis, size = axis_and_size("tensor_split", self, dim)
     if isinstance(indices_or_sections, int):
         if indices_or_sections < 1:
             raise ValueError(f"tensor_split takes a number of parts >= 1, got {indices_or_sections}")

@@ -62,12 +62,14 @@ def eye_(tensor: Tensor) -> Tensor:
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     """Uniform from a to b."""
-    return _filled(tensor, tensor.rand_like() * (b - a) + a)
+    with Tensor.no_grad():
+        return tensor.uniform_(a, b)
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal."""
-    return _filled(tensor, tensor.randn_like() * std + mean)
+    with Tensor.no_grad():
+        return tensor.normal_(mean, std)
 
 
 def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
