@@ -1,5 +1,5 @@
 """`sort` and `topk` by each of their ways, beside NumPy's stable sort: few items by ranks, a long axis by the
-network, the first of many in the chunks that have first ones."""
+network, the first of many in the chunks that have first ones; and values looked up in what is sorted."""
 from __future__ import annotations
 
 import numpy as np
@@ -79,3 +79,31 @@ def test_the_axis_and_whether_to_sort_have_the_names_of_others_too():
     same(Tensor(x).sort(axis=0)[0], np.sort(x, 0))
     same(Tensor(x).argsort(axis=0, descending=True), sorted_places(x, 0, True))
     same(Tensor(x).topk(2, axis=1, sorted=False)[1], sorted_places(x, 1, True)[:, :2])
+
+
+# --- looking up ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 9, 64, 65, 1000])
+def test_lookups_in_what_is_sorted_are_numpys(size: int) -> None:
+    rng = np.random.default_rng(size)
+    rising, wanted = np.sort(rng.integers(0, 40, size)), rng.integers(-1, 42, (3, 17))
+    for side in ("left", "right"):
+        np.testing.assert_equal(Tensor(rising).searchsorted(Tensor(wanted), side=side).numpy(),
+                                np.searchsorted(rising, wanted, side=side))
+    np.testing.assert_equal(Tensor(wanted).isin(Tensor(rising)).numpy(), np.isin(wanted, rising))
+
+
+def test_a_million_values_are_looked_up_in_a_hundred_thousand() -> None:
+    rng = np.random.default_rng(0)
+    rising = np.sort(rng.standard_normal(100_003).astype(np.float32))
+    wanted = rng.standard_normal(1 << 20).astype(np.float32)
+    wanted[::3] = rising[rng.integers(0, rising.size, wanted[::3].size)]
+    found = Tensor(rising).searchsorted(Tensor(wanted)).numpy()
+    np.testing.assert_equal(found, np.searchsorted(rising, wanted))
+    np.testing.assert_equal(Tensor(wanted).isin(Tensor(rising)).numpy(), np.isin(wanted, rising))
+
+
+def test_sequences_in_rows_take_values_in_as_many_rows() -> None:
+    with pytest.raises(ValueError, match=r"one for each row of the values, got sequences \(2, 3\)"):
+        Tensor([[1, 2, 3], [4, 5, 6]]).searchsorted(Tensor([2]))

@@ -13,6 +13,7 @@ import numpy as np
 
 from tinygrad.dtype import dtypes
 from tinygrad.functional.indexing import refuse_unknown_size
+from tinygrad.functional.sorting import bisect
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.helpers import prod
 from tinygrad.tensor.hostdata import true_places
@@ -74,13 +75,7 @@ def _first_places(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
     if not len(number):
         return number, number != 0
     counts = mask.flatten().cast(dtypes.int32).cumsum().contiguous()
-    places = number.zeros_like()
-    step = 1 << (total - 1).bit_length()
-    while step:
-        last = places + (step - 1)
-        below = (last < total) & (counts[last.minimum(total - 1)] <= number)
-        places = below.where(places + step, places)
-        step //= 2
+    places = bisect(total, number.zeros_like(), lambda place: counts[place] <= number)
     return places.minimum(total - 1), number < counts[-1]
 
 

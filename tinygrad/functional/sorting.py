@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tinygrad.device import Device
@@ -211,6 +212,22 @@ def _first_by_selection(x: UOp, count: int, descending: bool) -> UOp:
         found.append(first)
     return functools.reduce(operator.add, [
         place.pad([(0, 0)] * along[0] + [(i, count - 1 - i)]) for i, place in enumerate(found)]) * -1 + size
+
+
+# --- looking up -------------------------------------------------------------------------------------------
+
+
+def bisect(size: int, start: Tensor, goes_on: Callable[[Tensor], Tensor]) -> Tensor:
+    """For each item, at how many of the places 0 to `size - 1` a condition holds that no longer holds after
+    the first place where it does not. `start`: zeros, integers; `goes_on` answers for places of its shape.
+    """
+    places, step = start, 1 << (size.bit_length() - 1)
+    while step:
+        last = places + (step - 1)
+        holds = (last < size) & goes_on(last.minimum(size - 1))
+        places = holds.where(places + step, places)
+        step //= 2
+    return places
 
 
 # --- methods ----------------------------------------------------------------------------------------------

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.dtype import DType, dtypes
 from tinygrad.functional.elementwise import as_tensor
 from tinygrad.functional.movement import axis_and_size, axis_of
+from tinygrad.functional.sorting import bisect
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
+FEW_ELEMENTS = 64
+"""Comparing with so many is at most what sorting them and looking up costs."""
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
@@ -151,13 +154,20 @@ def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | 
     [1, 3]
     """
     wanted = as_tensor("searchsorted", values, self)
-    sequence = self if sorter is None else self.gather(-1, sorter)
-    rows = sequence if sequence.ndim > 1 else sequence.reshape(*(1,) * max(0, wanted.ndim - 1), -1)
-    items, each = rows.unsqueeze(-2), wanted.unsqueeze(-1)
-    goes_on = items <= each if right or side == "right" else items < each
-    if each.dtype.is_float:  # a NaN is above all
-        goes_on = goes_on | each.isnan()
-    return goes_on.sum(-1).cast(dtype).reshape(wanted.shape)
+    sequence = (self if sorter is None else self.gather(-1, sorter)).detach().contiguous()
+    if sequence.ndim > 1 and sequence.shape[:-1] != wanted.shape[:-1]:
+        raise ValueError(f"searchsorted takes one sequence, or one for each row of the values, got sequences "
+                         f"{self.shape} and values {wanted.shape}")
+    if not sequence.shape[-1] or not wanted.numel():
+        return wanted.zeros_like(dtype=dtype)
+    or_equal = right or side == "right"
+
+    def goes_on(place: Tensor) -> Tensor:
+        item = sequence[place] if sequence.ndim == 1 else sequence.gather(-1, place)
+        below = item <= wanted if or_equal else item < wanted
+        return below | wanted.isnan() if wanted.dtype.is_float else below  # a NaN is above all
+
+    return bisect(sequence.shape[-1], wanted.zeros_like(dtype=dtypes.int32), goes_on).cast(dtype)
 
 
 def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False) -> Tensor:
@@ -166,8 +176,15 @@ def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False) -> Tenso
 
 
 def isin(self: Tensor, test_elements: Tensor) -> Tensor:
-    """Whether each item is among those of another tensor."""
-    return (self.unsqueeze(-1) == test_elements.flatten()).any(-1)
+    """Whether each item is among those of another tensor: compared with each of a few, looked up by bisection
+    in many.
+    """
+    elements = test_elements.flatten()
+    if elements.shape[0] <= FEW_ELEMENTS:
+        return (self.unsqueeze(-1) == elements).any(-1)
+    rising = elements.sort()[0]
+    place = searchsorted(rising, self).minimum(elements.shape[0] - 1)
+    return rising[place] == self
 
 
 def cov(self: Tensor, *, correction: int = 1) -> Tensor:
