@@ -134,9 +134,16 @@ def test_products_with_blocks_are_those_with_the_numbers_they_hold(name: str) ->
         assert (np.abs(found - exact) <= 1.001 * bound @ np.abs(values).T + 1e-4).all()
 
 
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
+def test_weights_take_the_memory_of_their_file(name: str) -> None:
+    packed, _ = stored(name, 128, 512)
+    assert BlockWeights.of(packed).bytes <= 1.03 * packed.stored.numel()
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "Q5_K", "Q6_K"])
 @pytest.mark.parametrize("rows", [1, 2, 7])
-def test_a_product_reads_words_in_one_kernel(rows: int) -> None:
-    packed, _ = stored("Q4_1", 192, 256)
+def test_a_product_reads_words_in_one_kernel(rows: int, name: str) -> None:
+    packed, _ = stored(name, 192, 256)
     weights = BlockWeights.of(packed)
     x = Tensor.randn(rows, 256).realize()
     schedule = weights.product(RoundedRows(x)).schedule()

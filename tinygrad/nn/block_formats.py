@@ -27,19 +27,35 @@ IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 8
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What blocks hold: whole numbers (N, S, items / S), and for each of S stretches of a block the float32
-    that they are times (N, S, 1), and the one that is added then, if there is one."""
+class Scale:
+    """A number for each of S stretches of a block: a float of the block, times a small whole number of the
+    stretch where the format has one."""
 
-    step: Tensor
+    unit: Tensor
+    """(N, 1, 1)"""
+    whole: Tensor | None = None
+    """(N, S, 1)"""
+
+    @property
+    def value(self) -> Tensor:
+        """(N, S, 1) or (N, 1, 1), in float32."""
+        return _float(self.unit) if self.whole is None else _float(self.unit) * _float(self.whole)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What blocks hold: whole numbers (N, S, items / S), what those of a stretch are times, and what is added
+    then, if there is something."""
+
+    step: Scale
     items: Tensor
-    least: Tensor | None = None
+    least: Scale | None = None
 
     @property
     def values(self) -> Tensor:
         """The numbers that the blocks stand for, (N, items) in float32."""
-        found = self.step * _float(self.items)
-        return (found if self.least is None else found + self.least).flatten(1)
+        found = self.step.value * _float(self.items)
+        return (found if self.least is None else found + self.least.value).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -83,8 +99,8 @@ def _float(x: Tensor) -> Tensor:
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
-    """The float16 at this byte of each block, as float32 (N, 1)."""
-    return _float(blocks[:, at:at + 2].bitcast(dtypes.float16))
+    """The float16 at this byte of each block (N, 1, 1)."""
+    return blocks[:, at:at + 2].bitcast(dtypes.float16).unsqueeze(1)
 
 
 def _around(x: Tensor, middle: int) -> Tensor:
@@ -93,8 +109,8 @@ def _around(x: Tensor, middle: int) -> Tensor:
 
 
 def _of_one_step(step: Tensor, items: Tensor, least: Tensor | None = None) -> Parts:
-    """A step (N, 1) and items (N, M): one stretch."""
-    return Parts(step.unsqueeze(1), items.unsqueeze(1), None if least is None else least.unsqueeze(1))
+    """A step (N, 1, 1) and items (N, M): one stretch."""
+    return Parts(Scale(step), items.unsqueeze(1), None if least is None else Scale(least))
 
 
 def _chosen(places: Tensor, values: Sequence[int]) -> Tensor:
@@ -151,35 +167,33 @@ def _mxfp4(blocks: Tensor) -> Parts:
     items = _nibbles(blocks, 1)
     exponent, mantissa = (items >> 1) & 3, items & 1
     size = (exponent == 0).where(mantissa, (mantissa + 2) << ((exponent + 3) & 3)).cast(dtypes.int8)
-    return _of_one_step(scale, (items >= 8).where(-size, size))
+    return _of_one_step(scale.unsqueeze(1), (items >= 8).where(-size, size))
 
 
 # --- 256 items --------------------------------------------------------------------------------------------
 
 
 def _q2_k(blocks: Tensor) -> Parts:
-    scales = blocks[:, :16]
-    step = (_half(blocks, 80) * _float(scales & 15)).unsqueeze(-1)
-    least = (_half(blocks, 82) * _float(scales >> 4)).unsqueeze(-1)
-    return Parts(step, _fields(blocks[:, 16:80].reshape(-1, 2, 32), 2).reshape(-1, 16, 16), -least)
+    scales = blocks[:, :16].unsqueeze(-1)
+    step, least = Scale(_half(blocks, 80), scales & 15), Scale(-_half(blocks, 82), scales >> 4)
+    return Parts(step, _fields(blocks[:, 16:80].reshape(-1, 2, 32), 2).reshape(-1, 16, 16), least)
 
 
 def _q3_k(blocks: Tensor) -> Parts:
     low = _fields(blocks[:, 96:104], 4).reshape(-1, 16)
     high = _fields(blocks[:, 104:108], 2).reshape(-1, 16)
-    step = (_half(blocks, 108) * _float(_around(low | (high << 4), 32))).unsqueeze(-1)
+    step = Scale(_half(blocks, 108), _around(low | (high << 4), 32).unsqueeze(-1))
     low = _fields(blocks[:, 32:96].reshape(-1, 2, 32), 2).reshape(-1, 16, 16).cast(dtypes.int8)
     missing = (_fields(blocks[:, :32], 1) ^ 1).reshape(-1, 16, 16) << 2  # a set bit takes nothing off
     return Parts(step, low - missing.cast(dtypes.int8))
 
 
-def _scales_and_minima(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The eight steps and eight minima of Q4_K and Q5_K, (N, 8, 1) each: 6 bits of each in 12 bytes."""
+def _scales_and_minima(blocks: Tensor) -> tuple[Scale, Scale]:
+    """The eight steps and eight minima of Q4_K and Q5_K: 6 bits of each in 12 bytes."""
     first, second, third = (blocks[:, at:at + 4] for at in (4, 8, 12))
     scales = (first & 63).cat((third & 15) | ((first >> 2) & 48), dim=-1)
     minima = (second & 63).cat((third >> 4) | ((second >> 2) & 48), dim=-1)
-    return ((_half(blocks, 0) * _float(scales)).unsqueeze(-1),
-            -(_half(blocks, 2) * _float(minima)).unsqueeze(-1))
+    return Scale(_half(blocks, 0), scales.unsqueeze(-1)), Scale(-_half(blocks, 2), minima.unsqueeze(-1))
 
 
 def _q4_k(blocks: Tensor) -> Parts:
@@ -194,7 +208,7 @@ def _q5_k(blocks: Tensor) -> Parts:
 
 
 def _q6_k(blocks: Tensor) -> Parts:
-    step = (_half(blocks, 208) * _float(blocks[:, 192:208].bitcast(dtypes.int8))).unsqueeze(-1)
+    step = Scale(_half(blocks, 208), blocks[:, 192:208].bitcast(dtypes.int8).unsqueeze(-1))
     low = _fields(blocks[:, :128].reshape(-1, 2, 64), 4).reshape(-1, 8, 32)
     high = _fields(blocks[:, 128:192].reshape(-1, 2, 32), 2).reshape(-1, 8, 32)
     return Parts(step, _around(low | (high << 4), 32).reshape(-1, 16, 16))
@@ -202,7 +216,7 @@ def _q6_k(blocks: Tensor) -> Parts:
 
 def _iq4_xs(blocks: Tensor) -> Parts:
     scales = _around(_within(blocks[:, 4:8], 4, 2) | (_within(blocks[:, 2:4], 2, 4) << 4), 32)
-    step = (_half(blocks, 0) * _float(scales)).unsqueeze(-1)
+    step = Scale(_half(blocks, 0), scales.unsqueeze(-1))
     items = _fields(blocks[:, 8:].reshape(-1, 8, 16), 4).reshape(-1, 8, 32)
     return Parts(step, _chosen(items, IQ4_VALUES))
 

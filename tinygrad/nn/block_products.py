@@ -1,12 +1,13 @@
 """Products with weights in blocks, in whole numbers: rows rounded to 8 bits, blocks of weights as they are.
 
 `BlockWeights` are the whole numbers of a weight (`block_formats.Parts`) in words of four bytes, the words of
-neighbouring rows side by side: 4 bits an item where the format has no more, else 8. `RoundedRows` are the
-rows that they are multiplied with: stretches of 32 items, each a scale and whole numbers from -127 to 127, as
-llama.cpp rounds them. A product adds up whole numbers within a stretch, exactly, and scales the sum: an
-ordinary graph of shifts, masks, products and sums, in which the compiler finds dot products of bytes
-(`codegen/opt/word_bytes.py`). No float copy of the weights exists, and each block is read once for a tile of
-rows.
+neighbouring rows side by side, 2, 4 or 8 bits an item; of 5 and 6 bits the upper ones are words of their own.
+What scales them stays as it is stored. So most formats take the memory that they take in a file, and making
+tokens one by one is reading memory. `RoundedRows` are the rows that they are multiplied with: stretches of 32
+items, each a scale and whole numbers from -127 to 127, as llama.cpp rounds them. A product adds up whole
+numbers within a stretch, exactly, and scales the sum: an ordinary graph of shifts, masks, products and sums,
+in which the compiler finds dot products of bytes (`codegen/opt/word_bytes.py`). No float copy of the weights
+exists, and each block is read once for a tile of rows.
 
 What is lost is what rounding the rows loses: 1/254 of the largest item of each stretch at most.
 """
@@ -15,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import round_up
 from tinygrad.jit.jit import PureJit
-from tinygrad.nn.block_formats import FORMATS, Packed
+from tinygrad.nn.block_formats import FORMATS, Packed, Scale
 from tinygrad.tensor import Tensor
 
 STRETCH = 32
@@ -28,7 +29,8 @@ STRETCH = 32
 LARGEST = 127
 TILES = (64, 32, 16)
 """Rows of weights whose words lie side by side: lanes of four vectors, or of one."""
-HALF_BITS, WORD_BYTES = 4, 4
+WORD_BYTES = 4
+EVERY_BYTE = 0x01010101
 
 
 def _shifts(like: Tensor, count: int, bits: int) -> Tensor:
@@ -70,33 +72,68 @@ class RoundedRows:
         return bytes_.cast(dtypes.int8).cast(dtypes.int32).sum((-1, -2))
 
 
-def _bits(name: str) -> int:
-    """Bits of an item of a format among the words."""
+@dataclass(frozen=True)
+class Plane:
+    """Which bits of an item's whole number are in the words of one tensor."""
+
+    low: int
+    """the first of them"""
+    bits: int
+
+    @property
+    def fields(self) -> int:
+        """Items in a byte."""
+        return 8 // self.bits
+
+    def words(self, numbers: Tensor) -> Tensor:
+        """Whole numbers (..., items) as words (..., items * bits / 32): byte j of word w holds, from its
+        lowest bits on, items 4 w + j of each of as many parts of the stretch as there are fields."""
+        parts = ((numbers >> self.low) & ((1 << self.bits) - 1)).unflatten(-1, (self.fields, -1, WORD_BYTES))
+        shifts = _shifts(numbers, self.fields, self.bits).reshape(-1, 1, 1) + _shifts(numbers, WORD_BYTES, 8)
+        return (parts << shifts).sum((-1, -3)).cast(dtypes.uint32)
+
+    def items(self, words: Tensor) -> Tensor:
+        """Words (..., W, tile) with a field of this plane in each byte's lowest bits, and others above it:
+        (..., fields, W, tile)."""
+        return words.unsqueeze(-3) >> _shifts(words, self.fields, self.bits).reshape(-1, 1, 1)
+
+
+def planes_of(format: str) -> tuple[Plane, ...]:
+    """How whole numbers of a format are kept."""
+    layout = FORMATS[format]
+    bits = (layout.highest - layout.lowest).bit_length()
+    if bits in (5, 6):
+        return Plane(0, 4), Plane(4, bits - 4)
+    return (Plane(0, next(n for n in (2, 4, 8) if bits <= n)),)
+
+
+StoredScale: TypeAlias = "tuple[Tensor, Tensor | None]"
+"""(unit, whole) of a `Scale`"""
+Stored: TypeAlias = "tuple[tuple[Tensor, ...], StoredScale, StoredScale | None]"
+"""words of each plane, steps, and least numbers"""
+
+
+def _in_words(stored: Tensor, name: str, rows: int, columns: int) -> Stored:
+    """What `BlockWeights` of a format keep of blocks (bytes,), realised."""
     layout = FORMATS[name]
-    return HALF_BITS if layout.highest - layout.lowest < 1 << HALF_BITS else 8
-
-
-def _in_words(stored: Tensor, name: str, rows: int, columns: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The words, steps and least numbers of `BlockWeights`, realised, of blocks (bytes,) of a format."""
-    layout, bits = FORMATS[name], _bits(name)
     parts = layout.parts(stored.reshape(-1, layout.size))
     tile = next((t for t in TILES if rows % t == 0), TILES[-1])
-    fields, stretches = 8 // bits, rows * columns // int(parts.items.shape[-1])
-    padding = ((0, round_up(rows, tile) - rows), (0, 0), (0, 0))
+    padding = ((0, round_up(rows, tile) - rows), *[(0, 0)] * 3)
 
     def tiled(x: Tensor) -> Tensor:
-        """(N, K / items, M) as (N / tile, tile, K / items, M)."""
-        return x.reshape(rows, -1, x.numel() // stretches).pad(padding).unflatten(0, (-1, tile))
+        """(N * blocks, ...) as (N / tile, blocks, ..., tile)."""
+        whole = x.reshape(rows, columns // layout.items, *x.shape[1:]).pad(padding).unflatten(0, (-1, tile))
+        return whole.permute(0, 2, 3, 4, 1)
+
+    def scale(x: Scale) -> StoredScale:
+        unit, whole = (None if of is None else tiled(of).squeeze(3).contiguous() for of in (x.unit, x.whole))
+        assert unit is not None
+        return unit, whole
 
     numbers = (parts.items.cast(dtypes.int32) - layout.lowest).bitcast(dtypes.uint32)
-    halves = tiled(numbers).unflatten(-1, (fields, -1, WORD_BYTES))
-    shifts = _shifts(numbers, WORD_BYTES, 8) + _shifts(numbers, fields, bits).reshape(fields, 1, 1)
-    words = (halves << shifts).sum((-1, -3)).permute(0, 2, 3, 1).cast(dtypes.uint32).contiguous()
-    kind = dtypes.float16 if layout.items == STRETCH and name != "MXFP4" else dtypes.float32
-    step, least = (None if x is None else tiled(x).squeeze(-1).permute(0, 2, 1).cast(kind).contiguous()
-                   for x in (parts.step, parts.least))
-    assert step is not None
-    Tensor.realize(*(x for x in (words, step, least) if x is not None))
+    words = tuple(tiled(plane.words(numbers)).contiguous() for plane in planes_of(name))
+    step, least = scale(parts.step), None if parts.least is None else scale(parts.least)
+    Tensor.realize(*(x for x in (*words, *step, *(least or ())) if x is not None))
     return words, step, least
 
 
@@ -104,18 +141,13 @@ def _in_words(stored: Tensor, name: str, rows: int, columns: int) -> tuple[Tenso
 class BlockWeights:
     """A weight (N, K): its whole numbers, and what they stand for."""
 
-    words: Tensor
-    """(N / tile, K / items, words, tile), uint32: byte j of word w holds item 4 w + j of the stretch, and in
-    its upper half that of the second half of the stretch"""
-    step: Tensor
-    """(N / tile, K / items, tile)"""
-    least: Tensor | None
+    words: tuple[Tensor, ...]
+    """of each plane (N / tile, blocks, stretches, words, tile), uint32"""
+    step: Scale
+    """(N / tile, blocks, 1, tile) and (N / tile, blocks, stretches, tile)"""
+    least: Scale | None
     """the same"""
-    zero: int
-    """what is 0 among the whole numbers"""
-    bits: int
-    items: int
-    """of a stretch"""
+    format: str
     shape: tuple[int, int]
 
     @staticmethod
@@ -129,13 +161,12 @@ class BlockWeights:
         if packed.format is None or not BlockWeights.takes(packed):
             raise ValueError(f"a weight of shape {packed.shape} in format {packed.format} has no blocks "
                              "of two axes")
-        words, step, least = _in_words(packed.stored, packed.format, *packed.shape)
-        return BlockWeights._made(packed, words, step, least)
+        return BlockWeights._made(packed, *_in_words(packed.stored, packed.format, *packed.shape))
 
     @staticmethod
     def of_all(weights: Mapping[str, Packed]) -> dict[str, BlockWeights]:
         """Many weights: those of one format and shape are computed by one trace."""
-        traces: dict[Any, PureJit[..., tuple[Tensor, Tensor, Tensor | None]]] = {}
+        traces: dict[Any, PureJit[..., Stored]] = {}
         found = {}
         for name, packed in weights.items():
             assert packed.format is not None
@@ -147,36 +178,46 @@ class BlockWeights:
         return found
 
     @staticmethod
-    def _made(packed: Packed, words: Tensor, step: Tensor, least: Tensor | None) -> BlockWeights:
+    def _made(packed: Packed, words: tuple[Tensor, ...], step: Any, least: Any) -> BlockWeights:
         assert packed.format is not None
-        layout, (rows, columns) = FORMATS[packed.format], packed.shape
-        return BlockWeights(words, step, least, -layout.lowest, _bits(packed.format),
-                            columns // int(words.shape[1]), (rows, columns))
+        rows, columns = packed.shape
+        return BlockWeights(words, Scale(*step), None if least is None else Scale(*least), packed.format,
+                            (rows, columns))
 
     @property
     def bytes(self) -> int:
         """How much memory it takes."""
-        return sum(x.numel() * x.dtype.itemsize for x in (self.words, self.step, self.least) if x is not None)
+        scales = [x for of in (self.step, self.least) if of is not None for x in (of.unit, of.whole)]
+        return sum(x.numel() * x.dtype.itemsize for x in (*self.words, *scales) if x is not None)
+
+    @property
+    def numbers(self) -> tuple[Tensor, int]:
+        """Words with an item's whole number in each byte (N / tile, blocks, stretches, fields, words, tile),
+        and the mask that leaves it there."""
+        first, *upper = planes_of(self.format)
+        found, mask = first.items(self.words[0]), (1 << first.bits) - 1
+        for plane, words in zip(upper, self.words[1:], strict=True):
+            more = plane.items(words) & EVERY_BYTE * ((1 << plane.bits) - 1)
+            found = (found & EVERY_BYTE * mask) | (more.reshape(found.shape) << plane.low)
+            mask |= mask << plane.bits
+        return found, mask
 
     def product(self, rows: RoundedRows) -> Tensor:
         """Rows (..., K) times the weight: (..., N)."""
-        fields, lead = 8 // self.bits, len(rows.shape) - 1
-        stretches = rows.stretches(self.items).unflatten(-1, (fields, -1))
-        given = stretches.reshape(*stretches.shape[:lead], 1, *stretches.shape[lead:], 1, 1)
-        shifts = _shifts(self.words, fields, self.bits).reshape(fields, 1, 1, 1)
-        places = _shifts(self.words, WORD_BYTES, 8)
-        mine = (self.words.unsqueeze(-1).unsqueeze(2) >> (shifts + places)) & ((1 << self.bits) - 1)
-        theirs = (given >> places).cast(dtypes.int8)
+        numbers, mask = self.numbers
+        blocks, stretches, fields, width, _ = numbers.shape[1:]
+        items, lead = fields * width * WORD_BYTES, rows.shape[:-1]
+        given = rows.stretches(items).reshape(*lead, 1, blocks, stretches, fields, width, 1, 1)
+        places = _shifts(numbers, WORD_BYTES, 8)
+        mine, theirs = (numbers.unsqueeze(-1) >> places) & mask, (given >> places).cast(dtypes.int8)
         whole = (mine.cast(dtypes.int32) * theirs.cast(dtypes.int32)).sum((-1, -3, -4))
-        scale, sums = (self.beside(x) for x in (rows.scales(self.items), rows.sums(self.items)))
-        if self.zero:
-            whole = whole - sums.contiguous() * self.zero
-        result = whole.cast(dtypes.float32) * (self.step.cast(dtypes.float32) * scale)
+        scale, sums = (x.reshape(*lead, 1, blocks, stretches, 1)
+                       for x in (rows.scales(items), rows.sums(items)))
+        lowest = FORMATS[self.format].lowest
+        if lowest:
+            whole = whole + sums.contiguous() * lowest
+        result = whole.cast(dtypes.float32) * (self.step.value * scale)
         if self.least is not None:
             of_rows = (sums.cast(dtypes.float32) * scale).contiguous()
-            result = result + self.least.cast(dtypes.float32) * of_rows
-        return result.sum(-2).flatten(-2)[..., :self.shape[0]]
-
-    def beside(self, x: Tensor) -> Tensor:
-        """A number for each stretch of a row (..., K / items) beside tiles of weights."""
-        return x.unsqueeze(-2).unsqueeze(-1)
+            result = result + self.least.value * of_rows
+        return result.sum((-3, -2)).flatten(-2)[..., :self.shape[0]]
