@@ -19,6 +19,7 @@ from tinygrad.functional.nn import rmsnorm, rotated
 from tinygrad.graph.sizes import largest
 from tinygrad.llm.cache import Cache, NoCache, PackedSequence, Rows
 from tinygrad.llm.config import Config
+from tinygrad.llm.experts import expert_weights, mixture
 from tinygrad.llm.rope import Rope
 from tinygrad.nn.block_formats import Packed
 from tinygrad.nn.block_products import BlockWeights, RoundedRows
@@ -61,6 +62,9 @@ class Transformer:
         head = "output.weight" if "output.weight" in self.weights else "token_embd.weight"
         factors = {name: packed for name, packed in self.weights.items()
                    if BlockWeights.takes(packed) and (name == head or name.startswith("blk."))}
+        for names in (expert_weights(f"blk.{layer}.ffn") for layer in range(self.config.layers)):
+            if not all(name in factors for name in names):
+                factors = {name: packed for name, packed in factors.items() if name not in names}
         self.products = BlockWeights.of_all(factors)
         for name in factors.keys() - {"token_embd.weight"}:
             del self.weights[name]
@@ -213,13 +217,7 @@ class Transformer:
         best, chosen = scores.topk(config.experts_used)
         if config.expert_norm:
             best = best / best.sum(-1, keepdim=True)
-        few = x.shape[0] * x.shape[1] * config.experts_used
-        if isinstance(few, int) and few < config.experts:
-            mixed = self._chosen_experts(x, name, chosen, best)
-        else:
-            numbers = Tensor.arange(config.experts, device=self.device)
-            shares = (chosen.unsqueeze(-1) == numbers).where(best.unsqueeze(-1), 0).sum(-2)
-            mixed = self._all_experts(x, name, shares)
+        mixed = mixture(x, chosen, best, self.weights, self.products, name, config.experts, self.activation)
         if f"{name}_gate_inp_shexp.weight" in self.shapes:
             hidden = self.activation(self.linear(x, f"{name}_gate_shexp")) * self.linear(x,
                                                                                          f"{name}_up_shexp")
@@ -228,22 +226,6 @@ class Transformer:
             share = (x * gate).sum(-1, keepdim=True).sigmoid()
             mixed = mixed + share * self.linear(hidden, f"{name}_down_shexp")
         return mixed
-
-    def _chosen_experts(self, x: Tensor, name: str, chosen: Tensor, shares: Tensor) -> Tensor:
-        """By reading the weights of the chosen ones only: for few tokens."""
-        gate, up, down = (self.weights[f"{name}_{part}_exps.weight"].picked(chosen).cast(dtypes.float32)
-                          for part in ("gate", "up", "down"))
-        given = x.unsqueeze(2).unsqueeze(-1)
-        hidden = self.activation(gate @ given) * (up @ given)
-        return ((down @ hidden).squeeze(-1) * shares.unsqueeze(-1)).sum(2)
-
-    def _all_experts(self, x: Tensor, name: str, shares: Tensor) -> Tensor:
-        """By products with all of them, of which the shares (B, T, experts) keep some: for many tokens."""
-        gate, up, down = (self.value(f"{name}_{part}_exps.weight") for part in ("gate", "up", "down"))
-        assert gate is not None and up is not None and down is not None
-        given = x.unsqueeze(1)
-        hidden = self.activation(given @ gate.transpose(-2, -1)) * (given @ up.transpose(-2, -1))
-        return ((hidden @ down.transpose(-2, -1)) * shares.transpose(1, 2).unsqueeze(-1)).sum(1)
 
     # --- all of it ----------------------------------------------------------------------------------------
 

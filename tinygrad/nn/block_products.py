@@ -13,8 +13,9 @@ What is lost is what rounding the rows loses: 1/254 of the largest item of each 
 """
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -56,6 +57,13 @@ class RoundedRows:
         """(..., K / 32)"""
         self.words = words.contiguous()
         """(..., K / 32, 8)"""
+
+    def at(self, places: Tensor) -> RoundedRows:
+        """Of rows (N, K) those at these places (...): (..., K)."""
+        found = copy.copy(self)
+        found.shape = (*places.shape, *self.shape[1:])
+        found.scale, found.words = self.scale[places].contiguous(), self.words[places].contiguous()
+        return found
 
     def stretches(self, items: int) -> Tensor:
         """The words of stretches of so many items (..., K / items, items / 4)."""
@@ -113,20 +121,21 @@ Stored: TypeAlias = "tuple[tuple[Tensor, ...], StoredScale, StoredScale | None]"
 """words of each plane, steps, and least numbers"""
 
 
-def _in_words(stored: Tensor, name: str, rows: int, columns: int) -> Stored:
+def _in_words(stored: Tensor, name: str, shape: tuple[int, ...]) -> Stored:
     """What `BlockWeights` of a format keep of blocks (bytes,), realised."""
-    layout = FORMATS[name]
+    layout, (*experts, rows, columns) = FORMATS[name], shape
     parts = layout.parts(stored.reshape(-1, layout.size))
     tile = next((t for t in TILES if rows % t == 0), TILES[-1])
-    padding = ((0, round_up(rows, tile) - rows), *[(0, 0)] * 3)
+    padding = ((0, 0), (0, round_up(rows, tile) - rows), *[(0, 0)] * 3)
 
     def tiled(x: Tensor) -> Tensor:
-        """(N * blocks, ...) as (N / tile, blocks, ..., tile)."""
-        whole = x.reshape(rows, columns // layout.items, *x.shape[1:]).pad(padding).unflatten(0, (-1, tile))
-        return whole.permute(0, 2, 3, 4, 1)
+        """(... * N * blocks, S, M) as (..., N / tile, blocks, S, M, tile)."""
+        whole = x.reshape(-1, rows, columns // layout.items, *x.shape[1:]).pad(padding)
+        whole = whole.unflatten(1, (-1, tile)).permute(0, 1, 3, 4, 5, 2)
+        return whole.reshape(*experts, *whole.shape[1:])
 
     def scale(x: Scale) -> StoredScale:
-        unit, whole = (None if of is None else tiled(of).squeeze(3).contiguous() for of in (x.unit, x.whole))
+        unit, whole = (None if of is None else tiled(of).squeeze(-2).contiguous() for of in (x.unit, x.whole))
         assert unit is not None
         return unit, whole
 
@@ -139,21 +148,22 @@ def _in_words(stored: Tensor, name: str, rows: int, columns: int) -> Stored:
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """A weight (N, K): its whole numbers, and what they stand for."""
+    """A weight (N, K), or (..., N, K) of several experts: its whole numbers, and what they stand for."""
 
     words: tuple[Tensor, ...]
-    """of each plane (N / tile, blocks, stretches, words, tile), uint32"""
+    """of each plane (..., N / tile, blocks, stretches, words, tile), uint32"""
     step: Scale
-    """(N / tile, blocks, 1, tile) and (N / tile, blocks, stretches, tile)"""
+    """(..., N / tile, blocks, 1, tile) and (..., N / tile, blocks, stretches, tile)"""
     least: Scale | None
     """the same"""
     format: str
-    shape: tuple[int, int]
+    rows: int
+    """N"""
 
     @staticmethod
     def takes(packed: Packed) -> bool:
         """Whether products with this weight can be in whole numbers."""
-        return packed.format is not None and len(packed.shape) == 2 and packed.shape[1] % STRETCH == 0
+        return packed.format is not None and len(packed.shape) in (2, 3) and packed.shape[-1] % STRETCH == 0
 
     @staticmethod
     def of(packed: Packed) -> BlockWeights:
@@ -161,7 +171,7 @@ class BlockWeights:
         if packed.format is None or not BlockWeights.takes(packed):
             raise ValueError(f"a weight of shape {packed.shape} in format {packed.format} has no blocks "
                              "of two axes")
-        return BlockWeights._made(packed, *_in_words(packed.stored, packed.format, *packed.shape))
+        return BlockWeights._made(packed, *_in_words(packed.stored, packed.format, packed.shape))
 
     @staticmethod
     def of_all(weights: Mapping[str, Packed]) -> dict[str, BlockWeights]:
@@ -172,17 +182,23 @@ class BlockWeights:
             assert packed.format is not None
             kind = packed.format, packed.shape, str(packed.stored.device)
             if kind not in traces:
-                traces[kind] = PureJit(partial(_in_words, name=packed.format, rows=packed.shape[0],
-                                               columns=packed.shape[1]))
+                traces[kind] = PureJit(partial(_in_words, name=packed.format, shape=packed.shape))
             found[name] = BlockWeights._made(packed, *traces[kind](packed.stored))
         return found
 
     @staticmethod
     def _made(packed: Packed, words: tuple[Tensor, ...], step: Any, least: Any) -> BlockWeights:
         assert packed.format is not None
-        rows, columns = packed.shape
         return BlockWeights(words, Scale(*step), None if least is None else Scale(*least), packed.format,
-                            (rows, columns))
+                            packed.shape[-2])
+
+    def of_experts(self, numbers: Tensor) -> BlockWeights:
+        """The weights of the experts of these numbers (...), which only a product reads: (..., N, K)."""
+        def chosen(x: Scale) -> Scale:
+            return Scale(x.unit[numbers], None if x.whole is None else x.whole[numbers])
+
+        return replace(self, words=tuple(words[numbers] for words in self.words), step=chosen(self.step),
+                       least=None if self.least is None else chosen(self.least))
 
     @property
     def bytes(self) -> int:
@@ -192,8 +208,8 @@ class BlockWeights:
 
     @property
     def numbers(self) -> tuple[Tensor, int]:
-        """Words with an item's whole number in each byte (N / tile, blocks, stretches, fields, words, tile),
-        and the mask that leaves it there."""
+        """Words with an item's whole number in each byte (..., N / tile, blocks, stretches, fields, words,
+        tile), and the mask that leaves it there."""
         first, *upper = planes_of(self.format)
         found, mask = first.items(self.words[0]), (1 << first.bits) - 1
         for plane, words in zip(upper, self.words[1:], strict=True):
@@ -203,9 +219,10 @@ class BlockWeights:
         return found, mask
 
     def product(self, rows: RoundedRows) -> Tensor:
-        """Rows (..., K) times the weight: (..., N)."""
+        """Rows (..., K) times the weight: (..., N). Of weights of several experts each row's: their axes and
+        the rows' are broadcast."""
         numbers, mask = self.numbers
-        blocks, stretches, fields, width, _ = numbers.shape[1:]
+        blocks, stretches, fields, width = numbers.shape[-5:-1]
         items, lead = fields * width * WORD_BYTES, rows.shape[:-1]
         given = rows.stretches(items).reshape(*lead, 1, blocks, stretches, fields, width, 1, 1)
         places = _shifts(numbers, WORD_BYTES, 8)
@@ -220,4 +237,4 @@ class BlockWeights:
         if self.least is not None:
             of_rows = (sums.cast(dtypes.float32) * scale).contiguous()
             result = result + self.least.value * of_rows
-        return result.sum((-3, -2)).flatten(-2)[..., :self.shape[0]]
+        return result.sum((-3, -2)).flatten(-2)[..., :self.rows]

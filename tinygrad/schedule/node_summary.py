@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from tinygrad.codegen.indexing import Access, reduce_depth
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.sizes import largest
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.cost import compared_sums, has_closed_form, has_statistics, reads_memory, runs_loop
@@ -102,9 +103,11 @@ def _unpacked_from(node: UOp) -> PackedSource | None:
         return PackedSource(int(node.numel) * node.dtype.itemsize, 0)
     if not reads_memory.of(node):
         return PackedSource(0, 0)
-    if node.op not in _UNPACKING and node.op not in Family.VIEW:
+    if has_closed_form.of(node):  # integers at places that an index says
+        return PackedSource(largest(node.numel) * node.dtype.itemsize, 0)
+    if node.op not in _UNPACKING and node.op not in Family.VIEW and node.op is not Ops.LIVE_OUT:
         return None
-    found = [packed_source.of(source) for source in node.src]
+    found = [packed_source.of(source) for source in (node.src[:1] if node.op is Ops.LIVE_OUT else node.src)]
     below = [f for f in found if f is not None]
     operations = sum(f.operations for f in below) + (node.op in _UNPACKING)
     if len(below) < len(found) or operations > MOST_UNPACKING:
@@ -119,7 +122,9 @@ packed_source = Synthesized(_unpacked_from, "_packed_source")
 def _is_unpacked(node: UOp) -> bool:
     """True for bits taken out of integers in memory that take no more of it than the result would."""
     source = packed_source.of(node)
-    return source is not None and 0 < source.bytes <= node.numel * node.dtype.itemsize
+    if source is None or not source.operations:
+        return False
+    return 0 < source.bytes <= largest(node.numel) * node.dtype.itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +240,7 @@ class GraphSummary:
         if node.op is Ops.WHERE:
             # its readers keep the condition, and so know where it matters
             return reads_memory.of(node.src[0]) or not node.src[2].is_zero
-        if node.op in _UNPACKING and _is_unpacked(node):
+        if (node.op in _UNPACKING or node.op is Ops.LIVE_OUT) and _is_unpacked(node):
             return False
         if node.op is Ops.CAST:
             # if anything is stored, it is what takes less memory
