@@ -276,15 +276,18 @@ def main_onnx(options: argparse.Namespace) -> int:
 
 
 def main_language_models(options: argparse.Namespace) -> int:
-    """The table of a language model. Returns 1 where the model is not installed, or a library failed."""
+    """A table for each language model. Returns 1 where one is not installed, or a library failed."""
+    record = {}
     try:
-        rows = language_models.run_language_models(options.rounds, options.threads)
-    except ChildError as reason:
+        for model in language_models.chosen_models(options.only):
+            rows = language_models.run_language_models(options.rounds, options.threads, model)
+            print(model, language_models.model_table(rows), sep="\n")
+            record[model] = [asdict(row) for row in rows]
+    except (ChildError, ValueError) as reason:
         progress(str(reason))
         return 1
-    print(language_models.model_table(rows))
     if options.json is not None:
-        options.json.write_text(json.dumps({"llm": [asdict(row) for row in rows]}, indent=1))
+        options.json.write_text(json.dumps({"llm": record}, indent=1))
     return 0
 
 

