@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tinygrad.dtype import dtypes
-from tinygrad.graph.sizes import largest
+from tinygrad.graph.sizes import at_most
 from tinygrad.nn.block_formats import Packed
 from tinygrad.nn.block_products import BlockWeights, RoundedRows
 from tinygrad.tensor import Tensor
 
-MOST_ROWS = 32
-"""Of a block: more tokens of one expert are several blocks."""
+ROWS = 8
+"""Of a block: more tokens of one expert are several blocks. 16 and 32 are no faster where an expert has many
+tokens, and slower where most have few, and 4 are slower."""
 PARTS = ("gate", "up", "down")
 
 
@@ -74,24 +75,22 @@ def _in_blocks(x: Tensor, chosen: Tensor, shares: Tensor, experts: tuple[BlockWe
     gate, up, down = experts
     rows, length, used = chosen.shape
     pairs = rows * length * used
-    most = largest(pairs)
-    height = next(n for n in (MOST_ROWS, 16, 8, 4) if n == 4 or most >= 2 * n * count)
-    blocks = (pairs + height - 1) // height + count
+    blocks = pairs // ROWS + at_most(pairs, count)  # each expert has one that is not full, if it has any
     numbers = Tensor.arange(count, device=x.device)
 
     expert = chosen.reshape(pairs)
     is_its = expert.unsqueeze(-1) == numbers
     before = is_its.cast(dtypes.int32).cumsum(0).contiguous()  # (pairs, experts), each pair counted with them
-    ends = ((before[pairs - 1] + (height - 1)) // height).cumsum(0).contiguous()
-    first = ends - (before[pairs - 1] + (height - 1)) // height
-    place = (is_its.where(before + first * height, 0).sum(-1) - 1).contiguous()
+    ends = ((before[pairs - 1] + (ROWS - 1)) // ROWS).cumsum(0).contiguous()
+    first = ends - (before[pairs - 1] + (ROWS - 1)) // ROWS
+    place = (is_its.where(before + first * ROWS, 0).sum(-1) - 1).contiguous()
     of_block = (ends <= Tensor.arange(blocks, device=x.device).unsqueeze(-1)).sum(-1).minimum(count - 1)
     token = Tensor.arange(pairs, device=x.device) // used
-    token = Tensor.zeros(blocks * height, dtype=token.dtype, device=x.device).scatter(0, place, token)
+    token = Tensor.zeros(blocks * ROWS, dtype=token.dtype, device=x.device).scatter(0, place, token)
 
     of_block = of_block.contiguous().unsqueeze(-1)
     gate, up, down = (part.of_experts(of_block) for part in (gate, up, down))
-    given = RoundedRows(x.reshape(rows * length, x.shape[2])).at(token.reshape(blocks, height))
+    given = RoundedRows(x.reshape(rows * length, x.shape[2])).at(token.reshape(blocks, ROWS))
     hidden = (activation(gate.product(given)) * up.product(given)).contiguous()
-    made = down.product(RoundedRows(hidden)).contiguous().reshape(blocks * height, x.shape[2])
+    made = down.product(RoundedRows(hidden)).contiguous().reshape(blocks * ROWS, x.shape[2])
     return (made[place].reshape(*chosen.shape, x.shape[2]) * shares.unsqueeze(-1)).sum(2)
