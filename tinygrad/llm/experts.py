@@ -80,10 +80,10 @@ def _in_blocks(x: Tensor, chosen: Tensor, shares: Tensor, experts: tuple[BlockWe
 
     expert = chosen.reshape(pairs)
     is_its = expert.unsqueeze(-1) == numbers
-    before = is_its.cast(dtypes.int32).cumsum(0).contiguous()  # (pairs, experts), each pair counted with them
-    ends = ((before[pairs - 1] + (ROWS - 1)) // ROWS).cumsum(0).contiguous()
-    first = ends - (before[pairs - 1] + (ROWS - 1)) // ROWS
-    place = (is_its.where(before + first * ROWS, 0).sum(-1) - 1).contiguous()
+    counts = is_its.cast(dtypes.int32).cumsum(0).contiguous()  # (pairs, experts), up to each pair
+    needed = (counts[pairs - 1] + (ROWS - 1)) // ROWS
+    ends = needed.cumsum(0).contiguous()
+    place = (is_its.where(counts + (ends - needed) * ROWS, 0).sum(-1) - 1).contiguous()
     of_block = (ends <= Tensor.arange(blocks, device=x.device).unsqueeze(-1)).sum(-1).minimum(count - 1)
     token = Tensor.arange(pairs, device=x.device) // used
     token = Tensor.zeros(blocks * ROWS, dtype=token.dtype, device=x.device).scatter(0, place, token)
