@@ -213,8 +213,8 @@ class RankExchange:
         """what is copied inside this rank, from where to where"""
         self.own: list[int] = []
         """the numbers of the copies in which this rank takes part; from here on they are counted there"""
-        self.to_ranks: list[tuple[int, int, bool, bytes]] = []
-        """the same bytes to all ranks: (a copy's number, the giver, whether this rank is it, what it is)"""
+        to_ranks: dict[int, tuple[int, int, bool, bytes]] = {}
+        """by the first copy of those bytes: as all ranks order them"""
         self.to_everybody: list[tuple[int, int, bool, bytes]] = []
         """as `to_ranks`, to devices that every process has"""
         self.joined: dict[tuple[tuple[int, ...], str, str, int | None], list[int]] = {}
@@ -241,8 +241,10 @@ class RankExchange:
                 self.local.append((whole, whole))
             elif number not in together:
                 self.add_part(taker if is_giver else giver, whole, is_giver, (taker, *said))
-            elif not is_giver or number == first:
-                self.to_ranks.append((here, giver, is_giver, repr(said).encode()))
+            elif first is not None and (not is_giver or number == first):
+                to_ranks[first] = here, giver, is_giver, repr(said).encode()
+        self.to_ranks = [sent for _, sent in sorted(to_ranks.items())]
+        """the same bytes to all ranks: (a copy's number, the giver, whether this rank is it, what it is)"""
         self.between = [Between(rank, tuple(sent), tuple(received), (nbytes[0], nbytes[1]),
                                 repr(described).encode())
                         for rank, (sent, received, described, nbytes) in sorted(self.parts.items())]
