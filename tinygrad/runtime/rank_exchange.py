@@ -406,3 +406,16 @@ def parts(memory: Bytes) -> Iterator[Bytes]:
     """Bytes in messages of a size that MPI can count."""
     for start in range(0, memory.nbytes, CHUNK):
         yield memory[start:start + CHUNK]
+
+
+NOTHING: Bytes = np.empty(0, np.uint8)
+
+
+def in_one(memories: Sequence[Bytes]) -> Bytes:
+    """Their bytes one after another."""
+    return memories[0] if len(memories) == 1 else np.concatenate(memories)
+
+
+def bytes_of(buffer: Buffer, start: int, count: int) -> Bytes:
+    """Bytes of a buffer of this process."""
+    return np.frombuffer(buffer.memory, np.uint8, count, start)
