@@ -48,6 +48,28 @@ def test_what_ends_one_rank_ends_all_with_the_cause(fault: str) -> None:
     assert time.monotonic() - began < 30
 
 
+OF_THREE = {
+    "reads what others sum": ("x = Tensor.ones(6, 4).contiguous().shard(world.devices, 0).realize()\n"
+                              "x.numpy() if world.rank == 2 else x.sum(0).realize()\nDevice.synchronize()",
+                              "exchange 1 between them is a collective of ranks 0, 1, 2 there and a "
+                              "broadcast by rank 2 here", "rank 2 computes float32 (6, 4) on CPU"),
+    "sums more than others": ("x = Tensor.ones(6, 4 + (world.rank == 2)).contiguous()\n"
+                              "x.shard(world.devices, 0).sum(0).numpy()",
+                              "do not run the same program", "rank 2 computes float32 (1, 5) on RANK"),
+}
+
+
+@pytest.mark.parametrize("fault", OF_THREE)
+def test_one_of_three_ranks_that_runs_another_program_is_named_before_the_time_out(fault: str) -> None:
+    """Who broadcasts had gone on to the next exchange, about which the others said nothing; and MPI's error
+    of a message too long stood where the cause should."""
+    program, cause, detail = OF_THREE[fault]
+    done = run_ranks(3, program, DISTRIBUTED_TIMEOUT="60")
+    assert done.returncode != 0
+    assert cause in done.stderr and detail in done.stderr, done.stderr
+    assert "takes longer than" not in done.stderr
+
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt_distributed.py"
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--batch", "4"]
 

@@ -1,4 +1,4 @@
-"""What ranks exchange, without ranks: bytes of regions, flat or in rows."""
+"""What ranks exchange, without ranks: bytes of regions, flat or in rows; the order of broadcasts."""
 from __future__ import annotations
 
 import itertools
@@ -6,8 +6,8 @@ import itertools
 import numpy as np
 import pytest
 
-from tinygrad.device.queue import ByteRegion
-from tinygrad.runtime.rank_exchange import Part, fill, in_order
+from tinygrad.device.queue import ByteRegion, GatheredCopy
+from tinygrad.runtime.rank_exchange import Part, RankExchange, fill, in_order, name_of
 
 REGIONS = {"flat": ByteRegion(3, (), (), 24), "rows": ByteRegion(1, (4, 2), (20, 9), 3),
            "rows along one axis": ByteRegion(0, (8,), (7,), 3),
@@ -29,3 +29,14 @@ def test_bytes_go_from_one_region_to_another_in_order(given: str, taken: str) ->
     assert whole.tolist() == moved.tolist() == [
         start + i for start in REGIONS[given].rows() for i in range(REGIONS[given].run)]
     assert np.count_nonzero(target) <= 24
+
+
+def test_all_ranks_broadcast_in_one_order() -> None:
+    """Gradients of `x.max(0)` and `x.max()` ended three ranks: the last got its copies of the two in another
+    order than the first gave them; of one size, each would have been taken for the other."""
+    copies = [GatheredCopy(name_of(taker), name_of(0), frozenset({number}), frozenset({part}), (part, 0),
+                           4, "float32", 16, part)
+              for number, (taker, part) in enumerate([(2, "a"), (2, "b"), (1, "b"), (1, "a")])]
+    for own in range(3):
+        said = [text for *_, text in RankExchange(copies, own, 3).to_ranks]
+        assert ["a" if b"'a'" in text else "b" for text in said] == ["a", "b"]

@@ -353,7 +353,7 @@ class UOp(Walk, Operators, Movement, NestNode):
         return node
 
     @staticmethod
-    def new_buffer(device: str, size: int, dtype: DType) -> UOp:
+    def new_buffer(device: Placement, size: int, dtype: DType) -> UOp:
         """A BUFFER node of `size` items that no other node equals. Its memory comes when it is written."""
         node = object.__new__(UOp)  # one of its own, which nobody looks up
         node.op = Ops.BUFFER
@@ -369,15 +369,13 @@ class UOp(Walk, Operators, Movement, NestNode):
         return node
 
     @staticmethod
-    def sharded_buffer(devices: tuple[str, ...], layout: Layout, shards: Sequence[UOp],
-                       known: tuple[Shape, Any, int] | None = None) -> UOp:
-        """A BUFFER node of the layout's shape over `shards`, for each device a view of a BUFFER there.
-        `known`: as `new` takes it."""
+    def sharded_buffer(devices: tuple[str, ...], layout: Layout, shards: Sequence[UOp]) -> UOp:
+        """A BUFFER node of the layout's shape over `shards`, for each device a view of a BUFFER there."""
         Sharding.exists = True
-        storage = ShardedStorage(shards)
-        spec = BufferSpec(next(_buffer_identities), devices, prod(layout.shape), storage.version, layout)
-        node = UOp.new(Ops.BUFFER, shards[0].dtype, (), spec, known)
-        node.__dict__["storage"] = storage
+        node = UOp.new_buffer(devices, prod(layout.shape), shards[0].dtype)
+        storage = node.__dict__["storage"] = ShardedStorage(shards)
+        node.arg = BufferSpec(node.arg.identity, devices, node.arg.size, storage.version, layout)
+        node.shape = layout.shape
         return node
 
     @property
@@ -397,7 +395,7 @@ class UOp(Walk, Operators, Movement, NestNode):
         if self.arg.layout is None:
             return others[self]
         shards = [shard.over(others[shard.viewed]) for shard in self.shards]
-        return UOp.sharded_buffer(self.device, self.arg.layout, shards, (self.shape, self.device, self.flags))
+        return UOp.sharded_buffer(self.device, self.arg.layout, shards)
 
     @staticmethod
     def variable(name: str, low: int, high: int, value: int | None = None) -> UOp:

@@ -277,9 +277,8 @@ def maker_of(output: Output, numbers: Sequence[int]) -> Callable[[Sequence[UOp]]
         return lambda nodes: output.tensor_over(nodes[numbers[0]])
     number_of = dict(zip(base.memories, numbers, strict=True))
     shards = [(shard, number_of[shard.viewed]) for shard in base.shards]
-    known = base.shape, base.device, base.flags
     return lambda nodes: output.tensor_over(UOp.sharded_buffer(
-        base.device, base.arg.layout, [shard.over(nodes[i]) for shard, i in shards], known))
+        base.device, base.arg.layout, [shard.over(nodes[i]) for shard, i in shards]))
 
 
 def modes_of(kind: CallKind) -> tuple[Any, ...]:

@@ -25,6 +25,7 @@ import threading
 import time
 import traceback
 import zlib
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property, partial
 from types import TracebackType
@@ -49,6 +50,7 @@ from tinygrad.runtime.rank_exchange import (
     DATA_TAG,
     FIELDS,
     KIND,
+    NOTHING,
     Between,
     Bytes,
     JoinedCollective,
@@ -56,7 +58,9 @@ from tinygrad.runtime.rank_exchange import (
     LongMessages,
     RankExchange,
     Scratch,
+    bytes_of,
     fill,
+    in_one,
     name_of,
     parts,
     rank_of,
@@ -77,6 +81,8 @@ PATIENCE = 1.0
 YIELD = getattr(os, "sched_yield", None)
 MOST_KNOWN = 1024
 """Exchanges that are kept for the next time."""
+REMEMBERED = 64
+"""Exchanges with each other rank whose kind is known: who broadcasts may be so many ahead of the others."""
 FAILED = 1
 """The status with which all processes end where one fails."""
 
@@ -113,12 +119,12 @@ class World:
         self.ended: set[int] = set()
         self.partners: tuple[int, ...] = ()
         """the ranks that the exchange in progress needs"""
-        self.kind = ""
-        """what it is: ranks at another kind wait for each other in vain"""
         self.turns = [0] * self.size
         """by rank, the exchanges so far in which both take part"""
+        self.past: list[deque[tuple[int, str, str]]] = [deque(maxlen=REMEMBERED) for _ in self.turns]
+        """by rank, the last of these: which, what kind of exchange, what it computed"""
         self.others: dict[int, tuple[int, str, str]] = {}
-        """by rank, what it waits for at which of these turns, and what it computes"""
+        """by rank, what it waits for, as `past` has it"""
         self.told: dict[int, int] = {}
         """by rank, the turn at which it was told what this one waits for"""
         self.telling: list[Any] = []
@@ -131,8 +137,7 @@ class World:
         self.scratch: dict[int, Scratch] = {}
         """by rank, the memory of small messages"""
         self.seen: dict[int | tuple[int, ...], tuple[int, int]] = {}
-        """by rank, the number and the digest of the exchanges with it; of broadcasts with EVERYBODY, of
-        collectives with those that take part"""
+        """number and digest of the exchanges by rank, of broadcasts by EVERYBODY, of collectives by ranks"""
         self.communicators: dict[tuple[int, ...], Any] = {}
         """by who takes part in collectives"""
         threading.Thread(target=self.watch, daemon=True, name="tinygrad-world").start()
@@ -260,7 +265,11 @@ class World:
             joined.pack(sent)
         with OpenExchange(self, joined.partners, joined.kind):
             comm = self.communicator(ranks)
-            self.rest_until([comm.Iallgather(joined.message, joined.messages)])
+            try:
+                self.rest_until([comm.Iallgather(joined.message, joined.messages)])
+            except self.mpi.Exception as error:  # what others sent is longer than what this rank expects
+                self.abort(f"ranks {', '.join(map(str, ranks))} do not run the same program, or MPI failed, "
+                           f"{error}\n{self.computing_at(joined.partners)}")
             if not joined.is_agreed:
                 for rank, said in zip(ranks, joined.headers, strict=True):
                     self.compare(joined.header, said.view(np.int64), rank)
@@ -273,7 +282,7 @@ class World:
     def together_at_once(self, comm: Any, joined: JoinedCollective, sent: Sequence[Bytes],
                          received: Sequence[Bytes]) -> None:
         """As `together`, by one call of MPI, or several where one counts no further."""
-        given = _in_one(sent)
+        given = in_one(sent)
         whole = received[0] if len(received) == 1 else np.empty(joined.nbytes, np.uint8)
         if joined.combined is not None:
             for part, result in zip(parts(given), parts(whole), strict=True):
@@ -306,17 +315,22 @@ class World:
         if own.tobytes() != other.tobytes():
             self.abort(f"rank {rank} and rank {self.rank} do not run the same program: exchange "
                        f"{other[0]} of {other[1]:,} bytes there is exchange {own[0]} of {own[1]:,} bytes "
-                       f"here\n{self.computing_at(rank)}")
+                       f"here\n{self.computing_at([rank])}")
 
-    def computing_at(self, rank: int) -> str:
-        """What this rank and another one compute, which has found out too that it is something else."""
-        sending = self.control.isend(self.computing, rank, DIFFERENT_TAG)
-        said, end = "something else", time.monotonic() + PATIENCE
-        while time.monotonic() < end and not sending.Test() | self.control.Iprobe(rank, DIFFERENT_TAG):
+    def computing_at(self, ranks: Sequence[int]) -> str:
+        """What this rank computes, and one of these that found out too that it is something else."""
+        self.telling += [self.control.isend(self.computing, rank, DIFFERENT_TAG) for rank in ranks]
+        said, end = f"rank {ranks[0]} computes something else", time.monotonic() + 5 * PATIENCE
+        while time.monotonic() < end:
+            for rank in ranks:
+                turn, _, computing = self.others.get(rank, (0, "", ""))
+                if self.control.Iprobe(rank, DIFFERENT_TAG):
+                    computing = self.control.recv(source=rank, tag=DIFFERENT_TAG)
+                elif turn != self.turns[rank]:
+                    continue
+                said, end = f"rank {rank} computes {computing}", end if computing == self.computing else 0.0
             time.sleep(SHORTEST_REST)
-        if self.control.Iprobe(rank, DIFFERENT_TAG):
-            said = self.control.recv(source=rank, tag=DIFFERENT_TAG)
-        return f"rank {self.rank} computes {self.computing}\nrank {rank} computes {said}"
+        return f"rank {self.rank} computes {self.computing}\n{said}"
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -353,21 +367,26 @@ class World:
         while self.control.Iprobe(self.mpi.ANY_SOURCE, WAITING_TAG, status):
             rank = status.Get_source()
             self.others[rank] = self.control.recv(source=rank, tag=WAITING_TAG)
+            self.compare_turn(rank)
 
     def compare_waiting(self, partners: Sequence[int]) -> None:
-        """Tell those that this rank waits for at what, once; end all processes where one of them waits for
-        this rank at something else."""
+        """Tell those that this rank waits for at what, once, and see what they wait for."""
         for rank in partners:
-            turn = self.turns[rank]
-            if self.told.get(rank) != turn:
-                self.told[rank] = turn
+            now = self.past[rank][-1]
+            if self.told.get(rank) != now[0]:
+                self.told[rank] = now[0]
                 self.telling = [r for r in self.telling if not r.Test()]
-                self.telling.append(self.control.isend((turn, self.kind, self.computing), rank, WAITING_TAG))
-            theirs, kind, computing = self.others.get(rank, (0, "", ""))
-            if theirs == turn and kind != self.kind:
-                self.abort(f"rank {rank} and rank {self.rank} do not run the same program: exchange {turn} "
-                           f"between them is {kind} there and {self.kind} here\n"
-                           f"rank {self.rank} computes {self.computing}\nrank {rank} computes {computing}")
+                self.telling.append(self.control.isend(now, rank, WAITING_TAG))
+            self.compare_turn(rank)
+
+    def compare_turn(self, rank: int) -> None:
+        """End all where a rank waits at another kind than this one is at, or was (a broadcaster goes on)."""
+        turn, kind, computing = self.others.get(rank, (0, "", ""))
+        own = next((past[1:] for past in list(self.past[rank]) if past[0] == turn), None)
+        if own is not None and own[0] != kind:
+            self.abort(f"rank {rank} and rank {self.rank} do not run the same program: exchange {turn} "
+                       f"between them is {kind} there and {own[0]} here\n"
+                       f"rank {self.rank} computes {own[1]}\nrank {rank} computes {computing}")
 
     def end(self) -> None:
         """At the interpreter's end: say so to the others, and let what was given be done."""
@@ -385,8 +404,9 @@ class OpenExchange:
     def __enter__(self) -> None:
         world = self.world
         for rank in self.partners:
-            world.turns[rank] += 1
-        world.began, world.kind, world.partners = time.monotonic(), self.kind, self.partners
+            turn = world.turns[rank] = world.turns[rank] + 1
+            world.past[rank].append((turn, self.kind, world.computing))
+        world.began, world.partners = time.monotonic(), self.partners
 
     def __exit__(self, *exc: object) -> None:
         self.world.partners = ()
@@ -540,19 +560,6 @@ class ExchangeQueue(HostQueue):
         except BaseException as error:
             self.world.fail(type(error), error, error.__traceback__)
             raise
-
-
-NOTHING: Bytes = np.empty(0, np.uint8)
-
-
-def _in_one(memories: Sequence[Bytes]) -> Bytes:
-    """Their bytes one after another."""
-    return memories[0] if len(memories) == 1 else np.concatenate(memories)
-
-
-def bytes_of(buffer: Buffer, start: int, count: int) -> Bytes:
-    """Bytes of a buffer of this process."""
-    return np.frombuffer(buffer.memory, np.uint8, count, start)
 
 
 class OwnRank(CPUDevice):

@@ -206,15 +206,14 @@ class RankExchange:
         to_all = [numbers for numbers in takers.values() if len(numbers) == size - 1 > 1]
         if len({copies[numbers[0]].source_device for numbers in to_all}) != 1:
             to_all = []  # messages of several ranks to all are on their way at once; of one, MPI makes a tree
-        together = {number for numbers in to_all for number in numbers}
+        together = {number: numbers[0] for numbers in to_all for number in numbers}
         self.parts: dict[int, tuple[list[Part], list[Part], list[object], list[int]]] = {}
         """by rank, what is sent to it and received from it, what that is, how many bytes each way"""
         self.local: list[tuple[Part, Part]] = []
         """what is copied inside this rank, from where to where"""
         self.own: list[int] = []
         """the numbers of the copies in which this rank takes part; from here on they are counted there"""
-        self.to_ranks: list[tuple[int, int, bool, bytes]] = []
-        """the same bytes to all ranks: (a copy's number, the giver, whether this rank is it, what it is)"""
+        to_ranks: dict[int, tuple[int, int, bool, bytes]] = {}
         self.to_everybody: list[tuple[int, int, bool, bytes]] = []
         """as `to_ranks`, to devices that every process has"""
         self.joined: dict[tuple[tuple[int, ...], str, str, int | None], list[int]] = {}
@@ -228,7 +227,6 @@ class RankExchange:
                 continue
             giver, taker = rank_of(copy.source_device), rank_of(copy.target_device)
             assert giver is not None
-            first = next((numbers[0] for numbers in to_all if number in numbers), None)
             if own not in (giver, taker) and taker is not None:
                 continue
             here, is_giver, whole = len(self.own), own == giver, Part(len(self.own), copy.nbytes)
@@ -241,8 +239,10 @@ class RankExchange:
                 self.local.append((whole, whole))
             elif number not in together:
                 self.add_part(taker if is_giver else giver, whole, is_giver, (taker, *said))
-            elif not is_giver or number == first:
-                self.to_ranks.append((here, giver, is_giver, repr(said).encode()))
+            elif not is_giver or number == together[number]:
+                to_ranks[together[number]] = here, giver, is_giver, repr(said).encode()
+        self.to_ranks = [sent for _, sent in sorted(to_ranks.items())]  # by first copy: as all order them
+        """the same bytes to all ranks: (a copy's number, the giver, whether this rank is it, what it is)"""
         self.between = [Between(rank, tuple(sent), tuple(received), (nbytes[0], nbytes[1]),
                                 repr(described).encode())
                         for rank, (sent, received, described, nbytes) in sorted(self.parts.items())]
@@ -404,3 +404,16 @@ def parts(memory: Bytes) -> Iterator[Bytes]:
     """Bytes in messages of a size that MPI can count."""
     for start in range(0, memory.nbytes, CHUNK):
         yield memory[start:start + CHUNK]
+
+
+NOTHING: Bytes = np.empty(0, np.uint8)
+
+
+def in_one(memories: Sequence[Bytes]) -> Bytes:
+    """Their bytes one after another."""
+    return memories[0] if len(memories) == 1 else np.concatenate(memories)
+
+
+def bytes_of(buffer: Buffer, start: int, count: int) -> Bytes:
+    """Bytes of a buffer of this process."""
+    return np.frombuffer(buffer.memory, np.uint8, count, start)
