@@ -49,7 +49,7 @@ class ByteDotChooser(Chooser):
         if sides is None:
             return False
         for r in self.word_ranges():
-            self.runs(Unroll, r)
+            self.split_off(Unroll, r)
         lane, rows_of_dot = sides
         outer = [r for r in self.store.closed_ranges if r not in rows_of_dot and r is not lane]
         row = max(rows_of_dot, key=lambda r: r.extent, default=None)
@@ -63,9 +63,9 @@ class ByteDotChooser(Chooser):
         if row is not None:
             rows = tile_size(row.extent, max(1, self.machine.registers * TILE_REGISTERS // 32 // vectors))
         self.note("a tile of dot products of bytes", rows=rows, vectors=vectors)
-        tiles = self.runs(Vector, lane, width)
-        self.runs(Upcast, tiles, vectors)
-        self.runs(Upcast, row, rows)
+        tiles = self.split_off(Vector, lane, width)
+        self.split_off(Upcast, tiles, vectors)
+        self.split_off(Upcast, row, rows)
         return True
 
     def only_dot(self) -> UOp | None:

@@ -156,7 +156,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             self.stage_jumping_factors()
             self.write_out_windows()
         elif self.has_statistics():
-            self.tile_rows(contraction)
+            self.tile_whole_rows(contraction)
         else:
             self.tile(contraction)
 
@@ -172,7 +172,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         around = list(takewhile(lambda r: r.kind is RangeKind.LOOP, loops))
         if not around or min(costs.values()) < CHAIN_COST:
             return False
-        self.runs(Upcast, around[-1], CHAINS)
+        self.split_off(Upcast, around[-1], CHAINS)
         return True
 
     def refine(self) -> None:

@@ -118,7 +118,7 @@ class BlockChooser(AttentionChooser):
             around = (s.closed_ranges for s in self.nest.src if r in s.closed_ranges)
             taken = max(iterations(n for n in of_kind(loops, RangeKind.LOCAL) if n not in before)
                         for loops in around)
-            self.runs(Local, r, budget // taken)
+            self.split_off(Local, r, budget // taken)
 
     def loops_with_threads(self) -> frozenset[UOp]:
         """The loops of outputs that threads share already."""
@@ -155,7 +155,7 @@ class BlockChooser(AttentionChooser):
             ranges = frozenset(self.nest.src[number].closed_ranges)  # as other outputs have left them
             if all(map(is_plain, ranges)) and ranges.isdisjoint(self.loops_with_threads()):
                 for r in self.transposing(self.with_wide_accesses(ranges)):
-                    self.runs(Local, r, self.square_side())
+                    self.split_off(Local, r, self.square_side())
         self.distribute_over_threads(self.outputs - self.loops_with_threads(), self.machine.block_threads)
 
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
@@ -165,7 +165,7 @@ class BlockChooser(AttentionChooser):
         fastest = self.fastest_first(ranges)[:1] if iterations(ranges) >= enough else []
         if not fastest or not self.has_vectors(fastest[0]):
             return ranges
-        around = self.runs(Vector, fastest[0], ACCESS_LANES)
+        around = self.split_off(Vector, fastest[0], ACCESS_LANES)
         return ranges.difference(fastest).union([] if around is None else [around])
 
     def has_vectors(self, r: UOp) -> bool:
@@ -206,7 +206,7 @@ class BlockChooser(AttentionChooser):
             rounds = max(ROW_ROUNDS, TILE_ITEMS // max(self.wide.values(), default=1))
             for r in all_ranges(self.nest):
                 if r.identity >= first and is_plain(r):
-                    self.runs(Unroll, r, min(rounds, power_of_two(r.extent)))
+                    self.split_off(Unroll, r, min(rounds, power_of_two(r.extent)))
         for lanes, width in self.wide.items():
             self.take(Vector, lanes, width)
 
@@ -375,7 +375,7 @@ class BlockChooser(AttentionChooser):
         """The few rows in registers of each thread: what they are multiplied with is loaded once for all."""
         short = min(contraction.sides, key=iterations)
         for r in sorted(filter(is_plain, short), key=lambda r: r.identity):
-            self.runs(Upcast, r)
+            self.split_off(Upcast, r)
 
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
@@ -401,7 +401,7 @@ class BlockChooser(AttentionChooser):
         self.note("a tile of a thread", side=size, outputs=outputs, busy_with=size * size * enough)
         tiles = [(self.register_tile(column, size), side), (self.register_tile(row, size), threads // side)]
         for r, most in tiles:
-            self.runs(Local, r, most)
+            self.split_off(Local, r, most)
 
     def register_tile(self, r: UOp, size: int) -> UOp | None:
         """`r` with its innermost iterations in registers, as vectors where memory is contiguous along it.
@@ -409,7 +409,7 @@ class BlockChooser(AttentionChooser):
         if size < 2:
             return r
         wide = size == ACCESS_LANES and self.has_vectors(r)
-        return self.runs(Vector if wide else Upcast, r, size)
+        return self.split_off(Vector if wide else Upcast, r, size)
 
 
 def _is_next(access: MemoryAccess, r: UOp) -> bool:

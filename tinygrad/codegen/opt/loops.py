@@ -152,8 +152,8 @@ def across_block(nest: UOp, r: UOp, threads: int, lanes: int) -> UOp:
     return split(nest, r, threads, RangeKind.LOCAL)
 
 
-def past_caches(nest: UOp) -> UOp:
-    """The nest with its results past the caches, straight to memory."""
+def with_streaming_stores(nest: UOp) -> UOp:
+    """The nest with its results past the caches, straight to memory (non-temporal stores)."""
     return UOp.sink(s.replace(arg=Memory.GLOBAL) for s in nest.src)
 
 

@@ -23,9 +23,9 @@ from tinygrad.codegen.opt.loops import (
     merge,
     outermost,
     padded,
-    past_caches,
     run_as,
     split,
+    with_streaming_stores,
 )
 from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.online_softmax import online_softmax
@@ -321,7 +321,7 @@ class Prefetch(Opt):
 class Stream(Opt):
     """Results past the caches, straight to memory: what they would push out is worth more."""
 
-    change = past_caches
+    change = with_streaming_stores
 
 
 # --- matrix units -------------------------------------------------------------------------------------------

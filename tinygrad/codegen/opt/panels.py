@@ -78,7 +78,7 @@ class PanelChooser(LaneChooser):
                          if loads[0].step(r) == 1 and r.extent % lane.extent == 0), None)
             if side is not None and iterations(loops[side + 1:]) <= WIDEST:
                 self.take(Upcast, loops[side], lane.extent)
-        self.runs(Vector, lane)
+        self.split_off(Vector, lane)
 
     def ranges_of_staging(self, batch: frozenset[UOp], tiles: UOp | None) -> list[UOp]:
         """The output loops that staged memory changes with: outside all others, they fill it once. Those over
