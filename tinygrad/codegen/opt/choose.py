@@ -21,8 +21,8 @@ from itertools import takewhile
 
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import lie_side_by_side
-from tinygrad.codegen.opt.byte_dots import ByteDotChooser
 from tinygrad.codegen.opt.cached_rows import CachedRow
+from tinygrad.codegen.opt.choose_byte_dots import ByteDotChooser
 from tinygrad.codegen.opt.choose_gpu import BlockChooser
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
 from tinygrad.codegen.opt.chooser import Chooser

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Self, TypeAlias, dataclass_transform
 
 from tinygrad.codegen.opt.blocks import row_in_registers
+from tinygrad.codegen.opt.byte_dots import dot_bytes
 from tinygrad.codegen.opt.fused_attention import attention_on_unit
 from tinygrad.codegen.opt.loop_bounds import tighten_loop_bounds
 from tinygrad.codegen.opt.loop_partition import partition
@@ -33,7 +34,6 @@ from tinygrad.codegen.opt.prefetch import prefetch
 from tinygrad.codegen.opt.scan import scan
 from tinygrad.codegen.opt.scatter_add import interchange, scatter_add
 from tinygrad.codegen.opt.staging import staged
-from tinygrad.codegen.opt.word_bytes import dot_bytes
 from tinygrad.codegen.ranges import range_named, ranges_named
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
