@@ -333,10 +333,9 @@ class BlockChooser(AttentionChooser):
     def row_threads(self, accesses: int, most_rounds: int) -> int:
         """Threads for a row of so many accesses: a part of a warp for a short one, else enough for a few
         rounds each; 0 where `most_rounds` of all there are do not suffice."""
+        rounds = max(1, min(ROW_ROUNDS, most_rounds))
         threads = max(min(self.machine.warp_threads, power_of_two(accesses)),
-                      1 << (ceildiv(accesses, ROW_ROUNDS) - 1).bit_length())
-        while ceildiv(accesses, threads) > most_rounds and threads < self.machine.block_threads:
-            threads *= 2
+                      1 << (ceildiv(accesses, rounds) - 1).bit_length())
         threads = min(threads, self.machine.block_threads)
         return threads if ceildiv(accesses, threads) <= most_rounds else 0
 
