@@ -286,7 +286,7 @@ class BlockChooser(AttentionChooser):
         inner = self.outputs.difference(*(n.ranges for n in statistics))
         shared = [r for n in statistics if (r := self.shared_range(n)) is not None]
         longest = max((r.extent for r in (*shared, *filter(is_plain, inner))), default=1)
-        if not shared and longest < self.machine.warp_threads:
+        if longest < self.machine.warp_threads:
             self.distribute_over_threads(rows, block)
             return
         group = min(block, power_of_two(longest))
@@ -315,7 +315,8 @@ class BlockChooser(AttentionChooser):
         return True
 
     def row_in_registers(self, statistics: list[UOp]) -> bool:
-        """The row in registers of a block, if its loops are of one length and the registers suffice."""
+        """The row in registers of a block, if its loops are of one length, nothing else runs in them, and the
+        registers suffice."""
         loops = self.loops_along(statistics)
         accesses = [a for r in loops for a in self.accesses(r)]
         if not accesses:
@@ -326,7 +327,10 @@ class BlockChooser(AttentionChooser):
         self.note("a row in registers", items=items, at_once=width, values=values, threads=threads)
         if threads < 2:
             return False
-        self.take(Row, loops, threads, width, self.exchanging_lanes())
+        try:
+            self.take(Row, loops, threads, width, self.exchanging_lanes())
+        except ValueError:  # other loops are inside
+            return False
         self.distribute_over_threads(statistics[0].ranges, self.machine.block_threads // threads)
         return True
 
@@ -340,20 +344,15 @@ class BlockChooser(AttentionChooser):
         return threads if ceildiv(accesses, threads) <= most_rounds else 0
 
     def loops_along(self, statistics: list[UOp]) -> list[UOp]:
-        """The loops along the row that all statistics are of; none where the nest has other loops inside
-        those over rows."""
+        """The loops along the row that all statistics are of, if these and the outputs have such of one
+        length; else none."""
         outer = statistics[0].ranges
         if self.outer_reduces() != statistics or any(n.ranges != outer for n in statistics):
             return []
-        stored = [[r for r in s.closed_ranges if r not in outer] for s in self.nest.src]
-        loops = dict.fromkeys(r for own in (*(n.closed_ranges for n in statistics), *stored) for r in own)
-        alone = all(len(n.src) == 2 for n in statistics)
-        last = all(not own or s.closed_ranges[-1:] == tuple(own)
-                   for own, s in zip(stored, self.nest.src, strict=True))
-        elsewhere = any(r in loops for n in self.reduces if n not in statistics
-                        for r in n.closed_ranges)
+        loops = dict.fromkeys(r for n in (*statistics, *self.nest.src) for r in n.closed_ranges
+                              if r not in outer)
         same = len({r.extent for r in loops}) == 1 and all(map(is_plain, loops))
-        return list(loops) if alone and last and same and not elsewhere else []
+        return list(loops) if same else []
 
     def square_side(self) -> int:
         """Threads along each side of the largest square that a block has."""

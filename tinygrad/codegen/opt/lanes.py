@@ -137,7 +137,7 @@ class LaneChooser(Chooser):
             self.tile_transpose(outer, across, width)
             return
         self.split_off(Accumulators if reduces else Upcast, outer, several)
-        if sums == 1 and several == MOST_COLUMNS and not reduces:
+        if several == MOST_COLUMNS and not reduces:  # of one sum: two have no registers for as many
             self.two_rows_at_once()
 
     def work_along(self, r: UOp) -> int:

@@ -187,7 +187,7 @@ class TileChooser(PanelChooser):
     def items_read(self, product: VectorProduct, operand: UOp) -> int:
         """Items of memory that an operand of one product of a batch is made from."""
         whole = sum(int(n.arg[1]) for n in operand.nodes_of(Ops.PARAM))
-        return min(whole, iterations(operand.ranges - product.batch)) if product.batch else whole
+        return min(whole, iterations(operand.ranges - product.batch))
 
     def panel_fits(self, product: VectorProduct, width: int) -> bool:
         """True if so many lanes of the operand stay near: twice the L2 cache."""
@@ -362,7 +362,7 @@ class TileChooser(PanelChooser):
     @property
     def widest(self) -> int:
         """Vectors of the widest tiles."""
-        return max(MOST_VECTORS, min(WIDEST, self.machine.accumulators // LEAST_ROWS))
+        return min(WIDEST, self.machine.accumulators // LEAST_ROWS)
 
     def tiles_of(self, product: VectorProduct, stage: bool, jumps: bool) -> TileChoice:
         """Tiles as wide as there are vectors, and as their panels fit where they have some: with `stage`.
