@@ -29,7 +29,7 @@ from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.lanes import JUMP_COST
 from tinygrad.codegen.opt.loop_partition import partitions
-from tinygrad.codegen.opt.loops import are_shared, writes_what_it_reads
+from tinygrad.codegen.opt.loops import writes_what_it_reads
 from tinygrad.codegen.opt.opts import (
     Merge,
     PartitionLoop,
@@ -210,8 +210,9 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             return
         outermost, *others = dict.fromkeys(s[0] for s in loops)
         if others:
-            if are_shared(self.nest, [outermost, *others]) and not writes_what_it_reads(self.nest):
-                self.take(Thread, outermost, others, SHARES_A_THREAD * self.machine.threads)
+            with suppress(ValueError):  # threads may not be able to share them
+                if not writes_what_it_reads(self.nest):
+                    self.take(Thread, outermost, others, SHARES_A_THREAD * self.machine.threads)
             return
         seconds = {s[1] if len(s) > 1 else None for s in loops}
         second = seconds.pop() if len(seconds) == 1 else None
