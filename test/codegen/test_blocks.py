@@ -311,6 +311,15 @@ def test_a_row_of_loops_of_two_lengths_is_refused():
         apply_plan(nest, Plan((Row((0, 1), 4, 1, 4),)))
 
 
+def test_a_loop_that_runs_inside_another_of_the_row_is_refused():
+    """Both would be one loop then, and the sums of rows a matrix's diagonal."""
+    row, column = (UOp.range(8, i) for i in range(2))
+    total = items(1, 64).index(row * 8 + column).load().reduce_ranges(Ops.ADD, column)
+    nest = UOp.sink([items(0, 8).index(row).store(total, row)])
+    with pytest.raises(ValueError, match="REDUCE closes other loops .* or runs in it"):
+        apply_plan(nest, Plan((Row((0, 1), 4, 1, 4),)))
+
+
 def test_contractions_have_kernels_of_their_own_on_blocks():
     q, k, v = (Tensor.empty(2, 64, 32, dtype=dtypes.bfloat16, device="PYTHON:CUDA") for _ in range(3))
     weights = (q.matmul(k.transpose(-2, -1), dtype="float32")).softmax(-1).cast("bfloat16").contiguous()

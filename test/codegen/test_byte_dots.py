@@ -11,10 +11,10 @@ from kernel_cases import MACHINES, fresh_kernels, on
 from tinygrad import Tensor, Variable, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.byte_dots import byte_dots
 from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.opts import ByteDot, PartitionLoop
 from tinygrad.codegen.opt.plan import Plan, apply_opt
-from tinygrad.codegen.opt.word_bytes import byte_dots
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.nn.block_formats import FORMATS, Packed

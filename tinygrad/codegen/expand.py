@@ -8,6 +8,7 @@ on the path: `primitives`, then `linearize`.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.ranges import ACCUMULATING, of_kind, running_in, values_of
@@ -46,23 +47,19 @@ def unrolled(nest: UOp) -> UOp:
             return UOp.sink(copy for store in src for copy in _unrolled_stores(store))
         new = node.with_sources(src)
         ranges = of_kind(new.closed_ranges, RangeKind.UNROLL)
-        if not ranges or new.op not in ACCUMULATING:
-            return new
-        if new.op is Ops.SCATTER:  # several places in one iteration, one after the other
-            places = [s for copy in _copies(new.replace(src=values_of(new)), ranges) for s in copy.src]
-            return new.replace(src=(*places, *(r for r in new.closed_ranges if r not in ranges)))
-        return (_unrolled_reduce if new.op is Ops.REDUCE else _unrolled_stage)(new, ranges)
+        return _unrolled(new, ranges) if ranges and new.op in ACCUMULATING else new
 
     return nest.rebuild(written_out)
 
 
-def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
-    """`value` once for every combination of iterations of `ranges`. What changes with some of them only is
-    made once for every combination of those."""
+def _copies(values: Iterable[UOp], ranges: list[UOp]) -> list[tuple[UOp, ...]]:
+    """These values once for every combination of iterations of `ranges`. What changes with some of them only
+    is made once for every combination of those."""
     known = frozenset(ranges)
-    inside = value.toposort(stop=lambda n: n.ranges.isdisjoint(known))
-    changing = [(node, [i for i, r in enumerate(ranges) if r in node.ranges])
-                for node in inside if node not in known and not node.ranges.isdisjoint(known)]
+    whole = UOp.sink(values)
+    inside = whole.toposort(stop=lambda n: n.ranges.isdisjoint(known))
+    changing = [(node, [i for i, r in enumerate(ranges) if r in node.ranges]) for node in inside
+                if node not in known and node is not whole and not node.ranges.isdisjoint(known)]
     made: dict[tuple[UOp, tuple[int, ...]], UOp] = {}
     copies = []
     for counters in itertools.product(*(range(r.extent) for r in ranges)):
@@ -72,41 +69,35 @@ def _copies(value: UOp, ranges: list[UOp]) -> list[UOp]:
             if key not in made:
                 made[key] = node.with_sources(tuple([here.get(s, s) for s in node.src]))
             here[node] = made[key]
-        copies.append(here.get(value, value))
+        copies.append(tuple([here.get(s, s) for s in whole.src]))
     return copies
 
 
 def _unrolled_stores(store: UOp) -> list[UOp]:
     ranges = of_kind(store.closed_ranges, RangeKind.UNROLL)
     loops = [r for r in store.closed_ranges if r not in ranges]
-    pairs = store.replace(src=values_of(store))
-    return [copy.replace(src=(*copy.src, *loops)) for copy in _copies(pairs, ranges)]
+    return [store.replace(src=(*copy, *loops)) for copy in _copies(values_of(store), ranges)]
 
 
-def _unrolled_reduce(node: UOp, ranges: list[UOp]) -> UOp:
-    values = values_of(node)
+def _unrolled(node: UOp, ranges: list[UOp]) -> UOp:
+    """What takes its values in each iteration of `ranges` takes the copies of all in one, one after the
+    other; a REDUCE without other loops is what these are together."""
+    values, closed = values_of(node), node.closed_ranges
     factor = values[:1] if node.arg is Ops.MULACC else ()  # once an iteration of the loop
-    copies = [c for v in values[len(factor):] for c in _copies(v, ranges)]
-    loops = [r for r in node.closed_ranges if r not in ranges]
-    if loops:
-        return node.replace(src=(*factor, *copies, *loops))
-    while len(copies) > 1:
-        pairs = [copies[i:i + 2] for i in range(0, len(copies), 2)]
-        copies = [p[0] if len(p) == 1 else simplified(node.arg, node.dtype, *p) for p in pairs]
-    return copies[0]
-
-
-def _unrolled_stage(node: UOp, ranges: list[UOp]) -> UOp:
-    """Each copy a value of its own; where they lie in memory is what is left of the order of the ranges."""
-    closed = node.closed_ranges
-    first = closed.index(ranges[0])
-    inner = closed[first + len(ranges):]
-    if closed[first:first + len(ranges)] != tuple(ranges):
-        raise RuntimeError("the unrolled ranges of staged memory stand one directly in the other")
-    copies = _copies(node.src[0], ranges)
-    loops_inside = len(of_kind(inner, RangeKind.LOOP))
-    arg = (*node.arg, loops_inside) if loops_inside else node.arg
-    return node.replace(src=(*copies, *closed[:first], *inner), arg=arg)
+    copies = [value for copy in _copies(values[len(factor):], ranges) for value in copy]
+    loops, arg = [r for r in closed if r not in ranges], node.arg
+    if node.op is Ops.STAGE:  # where they lie in memory is what is left of the order of the ranges
+        first = closed.index(ranges[0])
+        inner = closed[first + len(ranges):]
+        if closed[first:first + len(ranges)] != tuple(ranges):
+            raise RuntimeError("the unrolled ranges of staged memory stand one directly in the other")
+        arg = (*arg, count) if (count := len(of_kind(inner, RangeKind.LOOP))) else arg
+    elif node.op is Ops.REDUCE and not loops:
+        while len(copies) > 1:
+            pairs = [copies[i:i + 2] for i in range(0, len(copies), 2)]
+            copies = [p[0] if len(p) == 1 else simplified(node.arg, node.dtype, *p) for p in pairs]
+        return copies[0]
+    return node.replace(src=(*factor, *copies, *loops), arg=arg)
 
 
 # --- VECTOR and FRAGMENT ------------------------------------------------------------------------------------

@@ -167,14 +167,14 @@ class Grid:
         """Take a number apart, in each way. The slowest digit has all that is left."""
         for digits in choices:
             left, at = number, stride
+            last = None if digits.inner and not digits.slow else (*digits.fast, *digits.slow)[-1]
             for r in digits.fast:
-                left, at = self.read_digit(r, left, at, not (digits.inner or digits.slow)
-                                           and r is digits.fast[-1])
+                left, at = self.read_digit(r, left, at, r is last)
             if digits.inner:
                 self.read(digits.inner, left % digits.inner_size if digits.slow else left, at)
                 left, at = left // digits.inner_size, at * digits.inner_size
             for r in digits.slow:
-                left, at = self.read_digit(r, left, at, r is digits.slow[-1])
+                left, at = self.read_digit(r, left, at, r is last)
 
     def read_digit(self, r: UOp, left: UOp, stride: int, is_last: bool) -> tuple[UOp, int]:
         """Take the counter of `r` from what is left of a number; returns what is left then, and its stride.
@@ -192,16 +192,7 @@ class Grid:
                                "could exchange their values: threads reduce through shared memory")
         return [1 << bit for bit in range(r.extent.bit_length() - 1)]
 
-    # --- guards ---------------------------------------------------------------------------------------------
-
-    def mask(self, ranges: frozenset[UOp], kinds: Iterable[RangeKind] = BLOCK_KINDS) -> UOp:
-        """The condition under which a thread stores what changes with `ranges`."""
-        conditions = []
-        for kind in kinds:
-            own = frozenset(of_kind(ranges, kind))
-            conditions += self.first_of_all(self.digits[kind], own, self.numbers[kind])
-            conditions.append(self.inside.get(kind, TRUE))
-        return all_of(conditions)
+    # --- masks ----------------------------------------------------------------------------------------------
 
     def first_of_all(self, choices: tuple[Digits, ...], ranges: frozenset[UOp], number: UOp) -> list[UOp]:
         """What tells one thread from all others that have the same counters of `ranges`."""
@@ -216,12 +207,16 @@ class Grid:
         return conditions
 
     def mask_of(self, node: UOp) -> UOp:
-        """The guard of a STORE, or of what fills a STAGE: shared memory is every block's own, scratch memory
-        every thread's."""
+        """The condition under which a thread does a STORE, or fills a STAGE: shared memory is every block's
+        own, scratch memory every thread's."""
         if node.op is Ops.STAGE and node.arg[1] is not Memory.SHARED:
             return TRUE
-        kinds = (RangeKind.LOCAL,) if node.op is Ops.STAGE else tuple(BLOCK_KINDS)
-        return self.mask(running_in(node), kinds)
+        conditions = []
+        for kind in (RangeKind.LOCAL,) if node.op is Ops.STAGE else BLOCK_KINDS:
+            own = frozenset(of_kind(running_in(node), kind))
+            conditions += self.first_of_all(self.digits[kind], own, self.numbers[kind])
+            conditions.append(self.inside.get(kind, TRUE))
+        return all_of(conditions)
 
     def own_part(self, memory: UOp) -> tuple[UOp, int]:
         """(this thread's number, how many there are) among the threads that each fill a part of their own of

@@ -271,8 +271,6 @@ class _Linearizer:
     def emit_loop(self, r: UOp) -> None:
         for node in reversed(self.opened_at[r]):
             self.open_memory(node)
-        for extent in r.src:
-            self.done.setdefault(extent, extent)
         kind = RangeKind.LOOP if r.kind is RangeKind.IN_ORDER else r.kind
         opened = self.write(Ops.RANGE, r.dtype, tuple(self.done[s] for s in r.src), (r.identity, kind))
         self.done[r] = opened

@@ -1,4 +1,4 @@
-"""Loops that load what their next iterations need while they compute.
+"""Software pipelining: loops that load what their next iterations need while they compute.
 
 In: a program for blocks of threads, in which a loop fills shared memory from buffers, waits for all threads,
 and computes with it. Out, for a device that copies asynchronously: the same loop over several tiles of that

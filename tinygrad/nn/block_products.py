@@ -6,7 +6,7 @@ What scales them stays as it is stored. So most formats take the memory that the
 tokens one by one is reading memory. `RoundedRows` are the rows that they are multiplied with: stretches of 32
 items, each a scale and whole numbers from -127 to 127, as llama.cpp rounds them. A product adds up whole
 numbers within a stretch, exactly, and scales the sum: an ordinary graph of shifts, masks, products and sums,
-in which the compiler finds dot products of bytes (`codegen/opt/word_bytes.py`). No float copy of the weights
+in which the compiler finds dot products of bytes (`codegen/opt/byte_dots.py`). No float copy of the weights
 exists, and each block is read once for a tile of rows.
 
 What is lost is what rounding the rows loses: 1/254 of the largest item of each stretch at most.

@@ -103,11 +103,11 @@ def row_in_registers(nest: UOp, loops: Sequence[UOp], threads: int, width: int, 
         closed = node.closed_ranges
         if not any(r in loops for r in closed):
             return node.with_sources(src)
-        if node.op is Ops.REDUCE and len(node.src) == 2:
+        if node.op is Ops.REDUCE and len(node.src) == 2 and node.ranges.isdisjoint(loops):
             return row.reduced(node, src[0], (), new)
         if node.op is Ops.STORE and not any(r in loops for r in closed[:-1]):
             return mask_store(node.replace(src=(*src[:-1], *row.ranges)), row.mask)
-        raise ValueError(f"{node.op.name} closes other loops inside that along the row")
+        raise ValueError(f"{node.op.name} closes other loops inside that along the row, or runs in it")
 
     return nest.rebuild(held, done=dict.fromkeys(loops, row.counter))
 

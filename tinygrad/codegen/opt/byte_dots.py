@@ -5,94 +5,97 @@ bytes without a sign, or fewer bits, of one and bytes with a sign of the other. 
 words there. So integers of 8 bits or less are multiplied where they are packed, four in the lane of one, as
 processors do at once that have VNNI's instructions, and others in fewer than one by one.
 
-`ByteDotChooser` is the step of the cost model for kernels that have them: quantised weights, whose sums over
-blocks are scaled and added up. Lanes run along rows of weights, words side by side; a tile of vectors and
-rows has its sums in registers, and all words of a block are written out.
+The word of a byte is what a range shifts by 8 bits an iteration and masks or narrows to 8 bits or less. What
+else is shifted away is shifted for all four bytes at once, what else is masked is masked in all of them.
 """
 from __future__ import annotations
 
-from tinygrad.codegen.opt.chooser import Chooser, tile_size
-from tinygrad.codegen.opt.lanes import MOST_VECTORS
-from tinygrad.codegen.opt.opts import ByteDot, Unroll, Upcast, Vector
-from tinygrad.codegen.opt.word_bytes import byte_dots
-from tinygrad.codegen.ranges import iterations
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinygrad.codegen.ranges import ZERO, all_ranges, closers, values_of
+from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import ceildiv
 
-MOST_WORDS = 16
-"""Words of a block that are written out: a block of 32 bytes has 8."""
-TILE_REGISTERS = 12
-"""Sums of a tile where there are 32 registers, in whole numbers and as many in floats: 4 vectors, 3 rows."""
-MANY_REGISTERS = 32
-"""With fewer, a tile of rows is one vector wide: 6 x 1 of 16 registers 20 billion products a second, 3 x 2
-18, 1 x 4 17 (a Zen 1 core, 128 rows of 576, 1,536 of weights in 4 bits)."""
+BYTES, BITS = 4, 8
+"""Bytes of a word and bits of a byte."""
+FULL, EVERY_BYTE = 0xFF, 0x01010101
+"""A byte of ones, and a word with a 1 in each byte."""
 
 
-class ByteDotChooser(Chooser):
-    """Dot products of bytes, and tiles for them."""
+@dataclass(frozen=True)
+class ByteOf:
+    """The value of one byte of a word, as int32: which one, a range says."""
 
-    def dot_bytes(self) -> None:
-        """Every sum over the bytes of words as one operation."""
-        while self.machine.has_byte_dots and (found := byte_dots(self.nest)):
-            self.take(ByteDot, found[0])
+    word: UOp
+    """as int32, its bytes masked"""
+    is_signed: bool
 
-    def tile_byte_dots(self) -> bool:
-        """Take the Opts of a kernel made of such dot products; False where it is none."""
-        dot = self.only_dot()
-        if dot is None:
-            return False
-        # words of neighbouring rows lie in tiles
-        self.split_along(lambda digit: digit.op is Ops.MOD and digit.loop in self.outputs)
-        dot = self.only_dot()
-        sides = None if dot is None else self.dot_sides(dot)
-        if sides is None:
-            return False
-        for r in self.word_ranges():
-            self.runs(Unroll, r)
-        lane, rows_of_dot = sides
-        outer = [r for r in self.store.closed_ranges if r not in rows_of_dot and r is not lane]
-        row = max(rows_of_dot, key=lambda r: r.extent, default=None)
-        self.reorder(outer)
-        width, around = self.width(lane), iterations(outer)
-        most = MOST_VECTORS if row is None or self.machine.registers >= MANY_REGISTERS else 1
-        vectors = tile_size(ceildiv(lane.extent, width), most)
-        while vectors > 1 and not self.machine.is_busy(around * ceildiv(lane.extent, width * vectors)):
-            vectors //= 2
-        rows = 1
-        if row is not None:
-            rows = tile_size(row.extent, max(1, self.machine.registers * TILE_REGISTERS // 32 // vectors))
-        self.note("a tile of dot products of bytes", rows=rows, vectors=vectors)
-        tiles = self.runs(Vector, lane, width)
-        self.runs(Upcast, tiles, vectors)
-        self.runs(Upcast, row, rows)
-        return True
 
-    def only_dot(self) -> UOp | None:
-        """The one dot product of a kernel with one result, if each item of that is a sum of such."""
-        dots = self.nest.nodes_of(Ops.DP4A)
-        if len(self.nest.src) != 1 or len(dots) != 1 or not self.outputs <= dots[0].ranges:
-            return None
-        return dots[0]
+def byte_dots(nest: UOp) -> list[UOp]:
+    """The ranges over four bytes that a sum of products could do as one operation."""
+    return [r for r in all_ranges(nest) if _words(closers(nest, r), r)]
 
-    def dot_sides(self, dot: UOp) -> tuple[UOp, list[UOp]] | None:
-        """The range of a dot product of bytes whose words lie side by side, and those of the other factor;
-        None where no lanes run along words side by side."""
-        loads = self.loads_of(dot.src[0])
-        own = self.outputs & dot.src[0].ranges - dot.src[1].ranges
-        lanes = [r for r in own if self.can_vector(r) and all(a.step(r) == 1 for a in loads)]
-        if not lanes:
-            return None
-        lane = max(lanes, key=lambda r: (r.extent, -r.identity))
-        others = dot.src[1].ranges - dot.src[0].ranges
-        return lane, [r for r in self.loops if r in others]
 
-    def word_ranges(self) -> list[UOp]:
-        """The loops over the words of a block, innermost first, as many as are written out."""
-        reduce = next(n for n in self.reduces if n.src[0].op is Ops.DP4A)
-        found, count = [], 1
-        for r in sorted(reduce.closed_ranges, key=lambda r: r.extent):
-            if count * r.extent <= MOST_WORDS:
-                found.append(r)
-                count *= r.extent
-        return found
+def dot_bytes(nest: UOp, r: UOp) -> UOp:
+    """The nest with the sum over the range `r` as dot products of words. ValueError where it is none."""
+    closing = closers(nest, r)
+    words = _words(closing, r)
+    if words is None:
+        raise ValueError(f"no sum of products over r{r.identity} takes bytes out of words")
+    (reduce,) = closing
+    nothing = UOp.const(0, dtypes.int32)
+    dot = UOp.new(Ops.DP4A, dtypes.int32, (*words, nothing))
+    loops = [loop for loop in reduce.closed_ranges if loop is not r]
+    total = UOp.new(Ops.REDUCE, reduce.dtype, (dot, *loops), Ops.ADD) if loops else dot
+    return nest.substitute({reduce: total})
+
+
+def _words(closing: Sequence[UOp], r: UOp) -> tuple[UOp, UOp] | None:
+    """The words of whose bytes the only node that closes `r` adds up products: those without a sign, those
+    with one."""
+    if len(closing) != 1 or closing[0].op is not Ops.REDUCE or r.extent != BYTES:
+        return None
+    reduce, product = closing[0], closing[0].src[0]
+    if reduce.arg is not Ops.ADD:
+        return None
+    if len(values_of(reduce)) > 1 or reduce.dtype is not dtypes.int32 or product.op is not Ops.MUL:
+        return None
+    first, second = (_byte_of(value, r) for value in product.src)
+    if first is None or second is None or first.is_signed == second.is_signed:
+        return None
+    return (second.word, first.word) if first.is_signed else (first.word, second.word)
+
+
+def _byte_of(value: UOp, r: UOp) -> ByteOf | None:
+    """The byte of a word that an int32 is; `r` says which."""
+    if value.op is not Ops.CAST or value.dtype is not dtypes.int32:
+        return None
+    value = value.src[0]
+    if value.op is Ops.AND and value.src[1].op is Ops.CONST and 0 <= value.src[1].arg <= FULL:
+        masked, mask = value.src[0], value.src[1].arg
+        shifted = masked.src[0] if masked.op is Ops.CAST and masked.dtype is dtypes.uint8 else masked
+        return _shifted_word(shifted, r, mask, is_signed=False)
+    if value.op is Ops.CAST and value.dtype in (dtypes.int8, dtypes.uint8):
+        return _shifted_word(value.src[0], r, FULL, is_signed=value.dtype is dtypes.int8)
+    return None
+
+
+def _shifted_word(value: UOp, r: UOp, mask: int, is_signed: bool) -> ByteOf | None:
+    """What is shifted by a sum, without the 8 bits an iteration that `r` adds to that."""
+    if value.op is not Ops.SHR or value.dtype is not dtypes.uint32 or r in value.src[0].ranges:
+        return None
+    added = [n for n in value.src[1].toposort(stop=lambda n: n.op is not Ops.ADD) if n.op is not Ops.ADD]
+    moved = [n for n in added if r in n.ranges]
+    if len(moved) != 1 or moved[0].op is not Ops.CAST or moved[0].src[0].dtype is not dtypes.index:
+        return None
+    terms, _ = linear_terms(moved[0].src[0])
+    if terms.get(r) != BITS or any(r in atom.ranges for atom in terms if atom is not r):
+        return None
+    shift = sum((n for n in added if n is not moved[0]), moved[0].substitute({r: ZERO}))
+    word = value.src[0].alu(Ops.SHR, shift)
+    if mask != FULL:
+        word = word & mask * EVERY_BYTE
+    return ByteOf(word.bitcast(dtypes.int32), is_signed)

@@ -39,11 +39,6 @@ class CachedRow:
         return self.repeats > 1 or any(n.op in Family.ELEMENTARY or n.op is Ops.REDUCE for n in self.computed)
 
 
-def cacheable_rows(nest: UOp) -> list[CachedRow]:
-    """The rows that the nest computes more than once, the value made from the others first."""
-    return _cacheable_rows.of(nest)
-
-
 def _found_rows(nest: UOp) -> list[CachedRow]:
     nodes = list(nest.toposort())
     if not nest.nodes_of(Ops.REDUCE):
@@ -70,7 +65,8 @@ def _found_rows(nest: UOp) -> list[CachedRow]:
     return [v for v in values if not _inside_another(v, values)]
 
 
-_cacheable_rows = Attribute(_found_rows, "_row_values")
+cacheable_rows = Attribute(_found_rows, "_cacheable_rows").of
+"""The rows that a nest computes more than once, the value made from the others first."""
 
 
 def _computes_much(node: UOp) -> bool:
@@ -82,7 +78,7 @@ def _computes_much(node: UOp) -> bool:
     return own or any(_is_expensive.of(s) for s in node.src)
 
 
-_is_expensive = Synthesized(_computes_much, "_is_dear")
+_is_expensive = Synthesized(_computes_much, "_is_expensive")
 
 
 def _loops_around(nodes: list[UOp]) -> dict[UOp, tuple[UOp, ...]]:

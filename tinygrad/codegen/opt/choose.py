@@ -21,15 +21,15 @@ from itertools import takewhile
 
 from tinygrad.codegen.cost import estimate
 from tinygrad.codegen.opt.access import lie_side_by_side
-from tinygrad.codegen.opt.byte_dots import ByteDotChooser
 from tinygrad.codegen.opt.cached_rows import CachedRow
+from tinygrad.codegen.opt.choose_byte_dots import ByteDotChooser
 from tinygrad.codegen.opt.choose_gpu import BlockChooser
 from tinygrad.codegen.opt.choose_scatter import ScatterChooser
 from tinygrad.codegen.opt.chooser import Chooser
 from tinygrad.codegen.opt.core_units import CoreUnitChooser
 from tinygrad.codegen.opt.lanes import JUMP_COST
 from tinygrad.codegen.opt.loop_partition import partitions
-from tinygrad.codegen.opt.loops import are_shared, writes_what_it_reads
+from tinygrad.codegen.opt.loops import writes_what_it_reads
 from tinygrad.codegen.opt.opts import (
     Merge,
     PartitionLoop,
@@ -156,7 +156,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             self.stage_jumping_factors()
             self.write_out_windows()
         elif self.has_statistics():
-            self.tile_rows(contraction)
+            self.tile_whole_rows(contraction)
         else:
             self.tile(contraction)
 
@@ -172,7 +172,7 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
         around = list(takewhile(lambda r: r.kind is RangeKind.LOOP, loops))
         if not around or min(costs.values()) < CHAIN_COST:
             return False
-        self.runs(Upcast, around[-1], CHAINS)
+        self.split_off(Upcast, around[-1], CHAINS)
         return True
 
     def refine(self) -> None:
@@ -210,8 +210,9 @@ class CoreChooser(CoreUnitChooser, ScatterChooser, ByteDotChooser):
             return
         outermost, *others = dict.fromkeys(s[0] for s in loops)
         if others:
-            if are_shared(self.nest, [outermost, *others]) and not writes_what_it_reads(self.nest):
-                self.take(Thread, outermost, others, SHARES_A_THREAD * self.machine.threads)
+            with suppress(ValueError):  # threads may not be able to share them
+                if not writes_what_it_reads(self.nest):
+                    self.take(Thread, outermost, others, SHARES_A_THREAD * self.machine.threads)
             return
         seconds = {s[1] if len(s) > 1 else None for s in loops}
         second = seconds.pop() if len(seconds) == 1 else None

@@ -83,7 +83,7 @@ class AttentionChooser(BlockTileChooser):
                       and ceildiv(query.extent, w * rows) * others >= self.machine.tiled_blocks), 1)
         inside, _ = self.tiled(query, warps * rows)
         for other in (*([] if attention.scores is None else [attention.scores.k]), column):
-            self.share_keys(unit, key, other, warps * unit.threads)
+            self.stage_keys(unit, key, other, warps * unit.threads)
         self.take(Attention, inside, key, column, unit)
         return True
 
@@ -102,7 +102,7 @@ class AttentionChooser(BlockTileChooser):
             keys //= 2
         return 0
 
-    def share_keys(self, unit: MatrixUnit, key: UOp, other: UOp, threads: int) -> None:
+    def stage_keys(self, unit: MatrixUnit, key: UOp, other: UOp, threads: int) -> None:
         """Keys or values of a tile in shared memory, in rows as they are in memory, swizzled:
         what lanes read at once lies in different banks."""
         operand = next((s for s in self.operands_along((key, other)) if not s.nodes_of(Ops.REDUCE)), None)

@@ -118,7 +118,7 @@ class BlockChooser(AttentionChooser):
             around = (s.closed_ranges for s in self.nest.src if r in s.closed_ranges)
             taken = max(iterations(n for n in of_kind(loops, RangeKind.LOCAL) if n not in before)
                         for loops in around)
-            self.runs(Local, r, budget // taken)
+            self.split_off(Local, r, budget // taken)
 
     def loops_with_threads(self) -> frozenset[UOp]:
         """The loops of outputs that threads share already."""
@@ -155,7 +155,7 @@ class BlockChooser(AttentionChooser):
             ranges = frozenset(self.nest.src[number].closed_ranges)  # as other outputs have left them
             if all(map(is_plain, ranges)) and ranges.isdisjoint(self.loops_with_threads()):
                 for r in self.transposing(self.with_wide_accesses(ranges)):
-                    self.runs(Local, r, self.square_side())
+                    self.split_off(Local, r, self.square_side())
         self.distribute_over_threads(self.outputs - self.loops_with_threads(), self.machine.block_threads)
 
     def with_wide_accesses(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
@@ -165,7 +165,7 @@ class BlockChooser(AttentionChooser):
         fastest = self.fastest_first(ranges)[:1] if iterations(ranges) >= enough else []
         if not fastest or not self.has_vectors(fastest[0]):
             return ranges
-        around = self.runs(Vector, fastest[0], ACCESS_LANES)
+        around = self.split_off(Vector, fastest[0], ACCESS_LANES)
         return ranges.difference(fastest).union([] if around is None else [around])
 
     def has_vectors(self, r: UOp) -> bool:
@@ -206,7 +206,7 @@ class BlockChooser(AttentionChooser):
             rounds = max(ROW_ROUNDS, TILE_ITEMS // max(self.wide.values(), default=1))
             for r in all_ranges(self.nest):
                 if r.identity >= first and is_plain(r):
-                    self.runs(Unroll, r, min(rounds, power_of_two(r.extent)))
+                    self.split_off(Unroll, r, min(rounds, power_of_two(r.extent)))
         for lanes, width in self.wide.items():
             self.take(Vector, lanes, width)
 
@@ -286,7 +286,7 @@ class BlockChooser(AttentionChooser):
         inner = self.outputs.difference(*(n.ranges for n in statistics))
         shared = [r for n in statistics if (r := self.shared_range(n)) is not None]
         longest = max((r.extent for r in (*shared, *filter(is_plain, inner))), default=1)
-        if not shared and longest < self.machine.warp_threads:
+        if longest < self.machine.warp_threads:
             self.distribute_over_threads(rows, block)
             return
         group = min(block, power_of_two(longest))
@@ -315,7 +315,8 @@ class BlockChooser(AttentionChooser):
         return True
 
     def row_in_registers(self, statistics: list[UOp]) -> bool:
-        """The row in registers of a block, if its loops are of one length and the registers suffice."""
+        """The row in registers of a block, if its loops are of one length, nothing else runs in them, and the
+        registers suffice."""
         loops = self.loops_along(statistics)
         accesses = [a for r in loops for a in self.accesses(r)]
         if not accesses:
@@ -326,35 +327,32 @@ class BlockChooser(AttentionChooser):
         self.note("a row in registers", items=items, at_once=width, values=values, threads=threads)
         if threads < 2:
             return False
-        self.take(Row, loops, threads, width, self.exchanging_lanes())
+        try:
+            self.take(Row, loops, threads, width, self.exchanging_lanes())
+        except ValueError:  # other loops are inside
+            return False
         self.distribute_over_threads(statistics[0].ranges, self.machine.block_threads // threads)
         return True
 
     def row_threads(self, accesses: int, most_rounds: int) -> int:
         """Threads for a row of so many accesses: a part of a warp for a short one, else enough for a few
         rounds each; 0 where `most_rounds` of all there are do not suffice."""
+        rounds = max(1, min(ROW_ROUNDS, most_rounds))
         threads = max(min(self.machine.warp_threads, power_of_two(accesses)),
-                      1 << (ceildiv(accesses, ROW_ROUNDS) - 1).bit_length())
-        while ceildiv(accesses, threads) > most_rounds and threads < self.machine.block_threads:
-            threads *= 2
+                      1 << (ceildiv(accesses, rounds) - 1).bit_length())
         threads = min(threads, self.machine.block_threads)
         return threads if ceildiv(accesses, threads) <= most_rounds else 0
 
     def loops_along(self, statistics: list[UOp]) -> list[UOp]:
-        """The loops along the row that all statistics are of; none where the nest has other loops inside
-        those over rows."""
+        """The loops along the row that all statistics are of, if these and the outputs have such of one
+        length; else none."""
         outer = statistics[0].ranges
         if self.outer_reduces() != statistics or any(n.ranges != outer for n in statistics):
             return []
-        stored = [[r for r in s.closed_ranges if r not in outer] for s in self.nest.src]
-        loops = dict.fromkeys(r for own in (*(n.closed_ranges for n in statistics), *stored) for r in own)
-        alone = all(len(n.src) == 2 for n in statistics)
-        last = all(not own or s.closed_ranges[-1:] == tuple(own)
-                   for own, s in zip(stored, self.nest.src, strict=True))
-        elsewhere = any(r in loops for n in self.reduces if n not in statistics
-                        for r in n.closed_ranges)
+        loops = dict.fromkeys(r for n in (*statistics, *self.nest.src) for r in n.closed_ranges
+                              if r not in outer)
         same = len({r.extent for r in loops}) == 1 and all(map(is_plain, loops))
-        return list(loops) if alone and last and same and not elsewhere else []
+        return list(loops) if same else []
 
     def square_side(self) -> int:
         """Threads along each side of the largest square that a block has."""
@@ -375,7 +373,7 @@ class BlockChooser(AttentionChooser):
         """The few rows in registers of each thread: what they are multiplied with is loaded once for all."""
         short = min(contraction.sides, key=iterations)
         for r in sorted(filter(is_plain, short), key=lambda r: r.identity):
-            self.runs(Upcast, r)
+            self.split_off(Upcast, r)
 
     def outputs_fill(self, contraction: Contraction) -> bool:
         """True if there are outputs enough for a thread each, or its sum is too short to share."""
@@ -401,7 +399,7 @@ class BlockChooser(AttentionChooser):
         self.note("a tile of a thread", side=size, outputs=outputs, busy_with=size * size * enough)
         tiles = [(self.register_tile(column, size), side), (self.register_tile(row, size), threads // side)]
         for r, most in tiles:
-            self.runs(Local, r, most)
+            self.split_off(Local, r, most)
 
     def register_tile(self, r: UOp, size: int) -> UOp | None:
         """`r` with its innermost iterations in registers, as vectors where memory is contiguous along it.
@@ -409,7 +407,7 @@ class BlockChooser(AttentionChooser):
         if size < 2:
             return r
         wide = size == ACCESS_LANES and self.has_vectors(r)
-        return self.runs(Vector if wide else Upcast, r, size)
+        return self.split_off(Vector if wide else Upcast, r, size)
 
 
 def _is_next(access: MemoryAccess, r: UOp) -> bool:

@@ -82,7 +82,7 @@ class ScatterChooser(Chooser):
             return False
         loop, _ = self.tiled(loop, size)
         for r in outputs:
-            self.runs(Upcast, r)
+            self.split_off(Upcast, r)
         _, around = self.split(Vector, loop, self.width(loop))
         if outputs:
             tile = of_kind(self.reduces[0].ranges, RangeKind.UNROLL)

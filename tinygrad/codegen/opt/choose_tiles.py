@@ -181,7 +181,8 @@ class BlockTileChooser(Chooser):
             self.take(Swap, groups)
         return m, n, k
 
-    def share(self, source: DType, side: UOp, k: UOp, threads: int, rows: int = 0, swizzled: int = 0) -> None:
+    def stage_in_shared(self, source: DType, side: UOp, k: UOp, threads: int, rows: int = 0,
+                        swizzled: int = 0) -> None:
         """The operand that changes with `side` in shared memory, in rows along what it is contiguous along.
         Rows are swizzled where lanes read one item each of several rows of k, `rows` below each other, or
         several items along k of `swizzled` rows of their own; 0: where they do not."""
@@ -270,11 +271,11 @@ class BlockTileChooser(Chooser):
                 self.stage(self.operands_along(over)[0], over, threads, unit.access_items, 1, 0,
                            unit.row_items)
             else:  # rows of k, that one lane reads below each other
-                self.share(unit.source, side, k, threads, unit.a.registers // 2 * steps)
+                self.stage_in_shared(unit.source, side, k, threads, unit.a.registers // 2 * steps)
         made = self.new_ranges(MMA, m, n, k, unit, tile.m // (tile.parts_m * unit.m),
                                tile.n // (tile.parts_n * unit.n), steps)
         for r in of_kind(made, RangeKind.LOOP):
-            self.runs(Local, r)
+            self.split_off(Local, r)
 
     # --- registers ------------------------------------------------------------------------------------------
 
@@ -296,8 +297,8 @@ class BlockTileChooser(Chooser):
         rows, columns, depth = self.tiled_product(*self.merged(contraction, DEPTH), tile, DEPTH)
         if not all(self.operands_along((side, depth)) for side in (rows, columns)):
             return False  # an operand is the same for all that is summed
-        self.share(source, rows, depth, tile.parts)
-        self.share(source, columns, depth, tile.parts, swizzled=ACCESS_LANES)
+        self.stage_in_shared(source, rows, depth, tile.parts)
+        self.stage_in_shared(source, columns, depth, tile.parts, swizzled=ACCESS_LANES)
         self.hold(columns, tile.parts_n)
         self.hold(rows, tile.parts_m)
         self.take(Unroll, depth, ACCESS_LANES)
@@ -306,8 +307,8 @@ class BlockTileChooser(Chooser):
     def hold(self, side: UOp, threads: int) -> None:
         """A side of the block's tile: runs in registers, then threads, what is left in registers again."""
         wide = all(a.step(side) == 1 for a in self.accesses(side, Ops.STORE))
-        around = self.runs(Vector if wide else Upcast, side, ACCESS_LANES)
-        self.runs(Upcast, self.runs(Local, around, threads))
+        around = self.split_off(Vector if wide else Upcast, side, ACCESS_LANES)
+        self.split_off(Upcast, self.split_off(Local, around, threads))
 
 
 def lies_along_k(operand: UOp, side: UOp, k: UOp, items: int) -> bool | None:

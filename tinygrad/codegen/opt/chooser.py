@@ -132,8 +132,8 @@ class Chooser:
         around = of_kind(rest, RangeKind.LOOP)
         return inside, around[-1] if around else None
 
-    def runs(self, kind: type[Splitting], r: UOp | None, most: int | None = None) -> UOp | None:
-        """Take a split of a range into runs of up to so many iterations, or of all, if these are several; the
+    def split_off(self, kind: type[Splitting], r: UOp | None, most: int | None = None) -> UOp | None:
+        """Take a split of a range's innermost iterations, up to so many or all, if these are several; the
         loop left around them or None."""
         size = 1 if r is None else r.extent if most is None else min(most, r.extent)
         return r if r is None or size < 2 else self.split(kind, r, size)[1]
@@ -265,9 +265,9 @@ class Chooser:
 
     def lane_tile(self, lane: UOp, most: int) -> int:
         """`lane` as vectors, up to `most` of them side by side. Returns how many."""
-        outer = self.runs(Vector, lane, self.width(lane))
+        outer = self.split_off(Vector, lane, self.width(lane))
         size = 1 if outer is None else tile_size(outer.extent, most)
-        self.runs(Upcast, outer, size)
+        self.split_off(Upcast, outer, size)
         return size
 
 

@@ -212,7 +212,7 @@ class CoreUnitChooser(TileChooser):
             return all(a.is_smooth(lane) or interleaved_runs(a.node, lane) for a in loads)
         if any(not _reads_squares(a.node, loops[-1], lane) for a in loads):
             return False
-        self.runs(Upcast, loops[-1])
+        self.split_off(Upcast, loops[-1])
         return True
 
 

@@ -132,12 +132,12 @@ class LaneChooser(Chooser):
         # a tile of whole cache lines uses every item of a line that it fetches
         lines = [r for store in self.nest.src for r in loops_of(store) if r.extent >= self.line_items]
         across = None if reduces else self.crossing(r, lines)
-        outer = self.runs(Vector, r, width)
+        outer = self.split_off(Vector, r, width)
         if across is not None:
             self.tile_transpose(outer, across, width)
             return
-        self.runs(Accumulators if reduces else Upcast, outer, several)
-        if sums == 1 and several == MOST_COLUMNS and not reduces:
+        self.split_off(Accumulators if reduces else Upcast, outer, several)
+        if several == MOST_COLUMNS and not reduces:  # of one sum: two have no registers for as many
             self.two_rows_at_once()
 
     def work_along(self, r: UOp) -> int:
@@ -176,8 +176,8 @@ class LaneChooser(Chooser):
         on two cores with AVX2: 2.6 ms instead of 5.8)."""
         vectors = self.machine.line_bytes // (width * self.store.src[1].dtype.lane_size)
         if outer is not None and outer.extent >= 2 * vectors:
-            outer = self.runs(Upcast, outer, vectors)
-        self.walk_rows_of_tiles(outer, self.runs(Upcast, across, width))
+            outer = self.split_off(Upcast, outer, vectors)
+        self.walk_rows_of_tiles(outer, self.split_off(Upcast, across, width))
 
     def worth_streaming(self) -> bool:
         """True if the results, in whole vectors, fill much of the last cache: an ordinary store reads what it
@@ -209,9 +209,9 @@ class LaneChooser(Chooser):
         outside the image is known early. Of large windows the innermost taps alone are written out."""
         taps, across = self.windows()
         for r in taps if across else self.short_sums(taps):
-            self.runs(Unroll, r)
+            self.split_off(Unroll, r)
         for loop in across:
-            self.runs(Upcast, loop, tile_size(loop.extent, MOST_OVERLAPPING))
+            self.split_off(Upcast, loop, tile_size(loop.extent, MOST_OVERLAPPING))
 
     def short_sums(self, taps: list[UOp]) -> list[UOp]:
         """Those of the taps, the innermost first, that make no long body written out, where no window shares

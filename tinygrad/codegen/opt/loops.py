@@ -152,8 +152,8 @@ def across_block(nest: UOp, r: UOp, threads: int, lanes: int) -> UOp:
     return split(nest, r, threads, RangeKind.LOCAL)
 
 
-def past_caches(nest: UOp) -> UOp:
-    """The nest with its results past the caches, straight to memory."""
+def with_streaming_stores(nest: UOp) -> UOp:
+    """The nest with its results past the caches, straight to memory (non-temporal stores)."""
     return UOp.sink(s.replace(arg=Memory.GLOBAL) for s in nest.src)
 
 
@@ -164,21 +164,16 @@ def merge(nest: UOp, outer: UOp, inner: UOp) -> UOp:
     return replace_range(nest, inner, [], both % inner.extent)
 
 
-def can_be_outermost(nest: UOp, r: UOp) -> bool:
-    """True if every loop around `r` closes with it everywhere: what else ran in such a loop would have to run
-    inside `r` then."""
-    closed = [n.closed_ranges for n in nest.toposort() if n.closed_ranges]
-    around = {c for loops in closed if r in loops for c in loops[:loops.index(r)]}
-    return all(r in loops for loops in closed if not around.isdisjoint(loops))
-
-
 def outermost(nest: UOp, r: UOp) -> UOp:
-    """`r` as the outermost of the loops that any node closes together with it."""
+    """`r` as the outermost of the loops that any node closes together with it. Raises ValueError where one of
+    these does not close with it everywhere: what else runs in that would have to run inside `r` then."""
     if not _leads_stages(nest, r):
         raise ValueError(f"r{r.identity} is not the first of the loops in whose order staged memory lies")
     if r.kind is RangeKind.IN_ORDER:
         raise ValueError(f"r{r.identity} runs in order, inside the loops of its outputs")
-    if not can_be_outermost(nest, r):
+    closed = [n.closed_ranges for n in nest.toposort() if n.closed_ranges]
+    around = {c for loops in closed if r in loops for c in loops[:loops.index(r)]}
+    if any(r not in loops and not around.isdisjoint(loops) for loops in closed):
         raise ValueError(f"r{r.identity} is inside a loop in which something else runs too")
 
     def first(node: UOp, src: tuple[UOp, ...]) -> UOp:

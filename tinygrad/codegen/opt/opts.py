@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Self, TypeAlias, dataclass_transform
 
 from tinygrad.codegen.opt.blocks import row_in_registers
+from tinygrad.codegen.opt.byte_dots import dot_bytes
 from tinygrad.codegen.opt.fused_attention import attention_on_unit
 from tinygrad.codegen.opt.loop_bounds import tighten_loop_bounds
 from tinygrad.codegen.opt.loop_partition import partition
@@ -23,9 +24,9 @@ from tinygrad.codegen.opt.loops import (
     merge,
     outermost,
     padded,
-    past_caches,
     run_as,
     split,
+    with_streaming_stores,
 )
 from tinygrad.codegen.opt.matrix import on_matrix_unit
 from tinygrad.codegen.opt.online_softmax import online_softmax
@@ -33,7 +34,6 @@ from tinygrad.codegen.opt.prefetch import prefetch
 from tinygrad.codegen.opt.scan import scan
 from tinygrad.codegen.opt.scatter_add import interchange, scatter_add
 from tinygrad.codegen.opt.staging import staged
-from tinygrad.codegen.opt.word_bytes import dot_bytes
 from tinygrad.codegen.ranges import range_named, ranges_named
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
@@ -321,7 +321,7 @@ class Prefetch(Opt):
 class Stream(Opt):
     """Results past the caches, straight to memory: what they would push out is worth more."""
 
-    change = past_caches
+    change = with_streaming_stores
 
 
 # --- matrix units -------------------------------------------------------------------------------------------

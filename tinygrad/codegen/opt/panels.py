@@ -5,12 +5,13 @@ vectors too; where lanes would jump in what it is filled from, square tiles are 
 """
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import takewhile
 
 from tinygrad.codegen.contraction import factors_of
 from tinygrad.codegen.opt.access import MemoryAccess
 from tinygrad.codegen.opt.lanes import LaneChooser
-from tinygrad.codegen.opt.loops import can_be_outermost, mergeable_pair
+from tinygrad.codegen.opt.loops import mergeable_pair
 from tinygrad.codegen.opt.opts import Merge, Swap, Upcast, Vector
 from tinygrad.codegen.ranges import all_ranges, iterations, loops_of, of_kind
 from tinygrad.graph.ops import Ops, RangeKind
@@ -78,7 +79,7 @@ class PanelChooser(LaneChooser):
                          if loads[0].step(r) == 1 and r.extent % lane.extent == 0), None)
             if side is not None and iterations(loops[side + 1:]) <= WIDEST:
                 self.take(Upcast, loops[side], lane.extent)
-        self.runs(Vector, lane)
+        self.split_off(Vector, lane)
 
     def ranges_of_staging(self, batch: frozenset[UOp], tiles: UOp | None) -> list[UOp]:
         """The output loops that staged memory changes with: outside all others, they fill it once. Those over
@@ -92,7 +93,7 @@ class PanelChooser(LaneChooser):
         """These loops around all others, the first outermost, as far as nothing else runs in the others."""
         if self.loops[:len(ranges)] != ranges:
             for r in reversed(ranges):
-                if can_be_outermost(self.nest, r):
+                with suppress(ValueError):
                     self.take(Swap, r)
 
     def is_walked_badly(self, operand: UOp, lane: UOp) -> bool:

@@ -187,7 +187,7 @@ class TileChooser(PanelChooser):
     def items_read(self, product: VectorProduct, operand: UOp) -> int:
         """Items of memory that an operand of one product of a batch is made from."""
         whole = sum(int(n.arg[1]) for n in operand.nodes_of(Ops.PARAM))
-        return min(whole, iterations(operand.ranges - product.batch)) if product.batch else whole
+        return min(whole, iterations(operand.ranges - product.batch))
 
     def panel_fits(self, product: VectorProduct, width: int) -> bool:
         """True if so many lanes of the operand stay near: twice the L2 cache."""
@@ -256,7 +256,7 @@ class TileChooser(PanelChooser):
         if size == 1 and len(product.columns) > 1:
             second = max(product.columns - {lane}, key=lambda r: (r.extent, -r.identity))
             size = tile_size(second.extent, 3)
-            self.runs(Upcast, second, size)
+            self.split_off(Upcast, second, size)
         read_over = [r for r in order if r in operand.ranges]
         # where results lie across the lanes, tiles in turn write the same lines
         together = 1 if not stage or scatters else self.panels_together(product, outer, size)
@@ -266,7 +266,7 @@ class TileChooser(PanelChooser):
         rows = tile_size(row.extent, min(self.machine.tile_rows(max(1, size)), self.rows_held(product, row)))
         self.note("a tile of accumulators", rows=rows, vectors=size, registers=self.machine.registers,
                   uses_of_a_staged_item=float(product.reuse), staged=stage)
-        self.runs(Upcast, row, rows)
+        self.split_off(Upcast, row, rows)
         over = [*read_over, *staged]
         if stage and (found := self.operands_along(over)):
             self.stage(found[0], over)
@@ -362,7 +362,7 @@ class TileChooser(PanelChooser):
     @property
     def widest(self) -> int:
         """Vectors of the widest tiles."""
-        return max(MOST_VECTORS, min(WIDEST, self.machine.accumulators // LEAST_ROWS))
+        return min(WIDEST, self.machine.accumulators // LEAST_ROWS)
 
     def tiles_of(self, product: VectorProduct, stage: bool, jumps: bool) -> TileChoice:
         """Tiles as wide as there are vectors, and as their panels fit where they have some: with `stage`.
@@ -417,13 +417,13 @@ class TileChooser(PanelChooser):
                               key=lambda operand: -iterations(operand[0].ranges))
         rows, columns = (max(side, key=lambda r: (r.extent, r.identity)) for _, side in (large, small))
         size = tile_size(rows.extent, MOST_VECTORS)
-        outer = self.runs(Upcast, rows, size)
-        self.runs(Upcast, columns, tile_size(columns.extent, self.machine.tile_rows(size)))
+        outer = self.split_off(Upcast, rows, size)
+        self.split_off(Upcast, columns, tile_size(columns.extent, self.machine.tile_rows(size)))
         if outer is not None:
             batch = large[0].ranges & small[0].ranges
             self.enclose_with([*(r for r in self.loops if r in batch), outer])
 
-    def tile_rows(self, contraction: Contraction) -> None:
+    def tile_whole_rows(self, contraction: Contraction) -> None:
         """Several rows side by side in registers through every stage: what a row is multiplied with is read
         once for all of them."""
         statistics = [n for n in self.reduces if n.ranges < contraction.reduce.ranges]
@@ -440,7 +440,7 @@ class TileChooser(PanelChooser):
         """Lanes along one range, and several rows along another one."""
         size = self.lane_tile(lane, MOST_VECTORS)
         count = tile_size(row.extent, self.machine.tile_rows(size))
-        self.runs(Upcast, row, count)
+        self.split_off(Upcast, row, count)
         self.tile_cached_rows(max(1, min(MOST_VECTORS, self.machine.accumulators // count)))
 
     def tile_cached_rows(self, vectors: int) -> None:
