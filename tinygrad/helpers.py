@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from _signal import signal as set_handler  # type: ignore[import-not-found]  # signal.signal, ten times as fast
+from _thread import interrupt_main
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum, EnumMeta
 from pathlib import Path
@@ -192,6 +193,29 @@ def complete(step: Callable[[], None]) -> None:
         with Uninterrupted():
             step()
         raise
+
+
+class LostInterrupts:
+    """Ctrl-C where a finaliser runs (nodes and buffers die by thousands while a model is loaded): Python only
+    prints what is raised there and goes on, so it is raised again a moment later, until the program hears it.
+    Other exceptions are left to what was `sys.unraisablehook` before."""
+
+    LATER = 0.01
+    """Seconds, in which a finaliser is done."""
+
+    def __init__(self) -> None:
+        self.before = sys.unraisablehook
+
+    def __call__(self, unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            self.before(unraisable)
+        elif not sys.is_finalizing():
+            again = threading.Timer(self.LATER, interrupt_main)
+            again.daemon = True
+            again.start()
+
+
+sys.unraisablehook = LostInterrupts()
 
 
 class Undo:

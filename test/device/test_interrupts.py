@@ -2,6 +2,7 @@
 import dis
 import gc
 import inspect
+import subprocess
 import sys
 
 import numpy as np
@@ -28,6 +29,37 @@ def is_spared(frame):
         within.append(within[-1].f_back)
     is_generator = bool(frame.f_code.co_flags & inspect.CO_GENERATOR)
     return is_generator or any(f.f_code.co_name in FINALIZERS for f in within)
+
+
+LOST = """
+import signal, sys, time
+from tinygrad import Tensor
+
+class Ending:
+    def __del__(self):
+        raise KeyboardInterrupt  # as Ctrl-C does that comes now
+
+class Failing:
+    def __del__(self):
+        raise ValueError("no interrupt")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+x = Failing()
+del x
+try:
+    x = Ending()
+    del x
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("heard")
+"""
+
+
+def test_an_interrupt_in_a_finalizer_is_heard():
+    """Python printed it and went on."""
+    done = subprocess.run([sys.executable, "-c", LOST], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
+    assert "KeyboardInterrupt" not in done.stderr and "ValueError: no interrupt" in done.stderr
 
 
 class Interrupt:

@@ -303,7 +303,8 @@ def test_a_client_that_goes_away_frees_its_slot(running, client, monkeypatch):
         return step()
 
     monkeypatch.setattr(running.server.model.generator, "step", slow)
-    before = running.server.worker.counts.cancelled
+    counts = running.server.worker.counts
+    before, read, written = counts.cancelled, counts.prompt_tokens, counts.tokens
     long = {"prompt": "he", "max_tokens": 200, "temperature": 0, "logit_bias": {"65": 100}}
     with client.completions.create(model="tiny", stream=True, **long) as stream:
         next(iter(stream))
@@ -311,7 +312,8 @@ def test_a_client_that_goes_away_frees_its_slot(running, client, monkeypatch):
         httpx.post(f"{running.url}/v1/completions", json=long, headers={"Authorization": f"Bearer {KEY}"},
                    timeout=0.2)
     idle(running)
-    assert running.server.worker.counts.cancelled == before + 2
+    assert counts.cancelled == before + 2
+    assert counts.prompt_tokens > read and counts.tokens > written  # what was done for who has gone
     assert client.completions.create(model="tiny", prompt="he", max_tokens=1).choices
 
 

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -15,6 +16,9 @@ import socket  # noqa: E402
 
 import httpx  # noqa: E402
 from tiny_models import write_tiny  # noqa: E402
+
+from tinygrad.llm import server  # noqa: E402
+from tinygrad.llm.language_model import LanguageModel  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are another thing on Windows")
 
@@ -81,3 +85,41 @@ def test_it_says_where_anyone_may_use_the_model(path):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
         assert ("there is no API key" in "".join(said)) == warns
+
+
+def is_well(client):
+    """Whether /health, which was asked, answers so: a head and a body may come in parts."""
+    said = b""
+    while not said.endswith(b"}"):
+        said += client.recv(999) or b"}"
+    return said.startswith(b"HTTP/1.1 200 ") and said.endswith(b'"ok"}')
+
+
+def test_the_head_of_a_request_comes_in_time_or_its_connection_ends(path, monkeypatch):
+    """Half a head held a connection for good: also after another request, and where nothing comes at all."""
+    patience = 1.0
+    monkeypatch.setattr(server, "BODY_SECONDS", patience)
+    running = server._Uvicorn(server.Server(LanguageModel(path)), "127.0.0.1", 0)
+    thread = threading.Thread(target=running.run)
+    thread.start()
+    while not running.started:
+        time.sleep(0.01)
+    whole = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    try:
+        address = running.servers[0].sockets[0].getsockname()
+        for before, half in ((b"", b""), (b"", whole[:20]), (whole, whole[:20])):
+            with socket.create_connection(address, timeout=60) as client:
+                client.sendall(before)
+                assert not before or is_well(client)
+                began = time.monotonic()
+                client.sendall(half)
+                assert client.recv(999).startswith(b"HTTP/1.1 408 ") and client.recv(999) == b""
+                assert time.monotonic() - began >= 0.5 * patience
+        with socket.create_connection(address, timeout=60) as client:  # between requests there is more time
+            for wait in (0.4, 1.3, 0):
+                client.sendall(whole)
+                assert is_well(client)
+                time.sleep(wait * patience)
+    finally:
+        running.should_exit = True
+        thread.join()

@@ -64,6 +64,8 @@ class Capture:
         self.given = given
         """the memory of its arguments"""
         self.items: list[ScheduleItem] = []
+        self.arenas: dict[str, Buffer] = {}
+        """by device: memory of intermediates, in which those of one schedule after the other lie"""
         self.thread = threading.get_ident()
         self.first_identity = new_identity()
         self.suspensions: list[tuple[int, int]] = []
@@ -266,7 +268,7 @@ def _realize(uops: Sequence[UOp], done: Callable[[], None], began: float = 0.0) 
         capture.add(schedule.items)
     steps = Steps(schedule)
     for shared in schedule.intermediates:
-        place_in_arena(shared)
+        place_in_arena(shared, {} if capture is None else capture.arenas)
     schedule.intermediates.clear()
 
     def note() -> None:
@@ -349,9 +351,12 @@ class Steps:
         return Prepared.of(item)
 
 
-def place_in_arena(shared: Intermediates) -> None:
-    """Give the intermediates of a schedule their memory on one device."""
-    arena = Buffer(shared.device, shared.arena.size, dtypes.uint8)
+def place_in_arena(shared: Intermediates, arenas: dict[str, Buffer]) -> None:
+    """Give the intermediates of a schedule their memory on one device: the arena that is there, if it is
+    large enough, or a new one."""
+    arena = arenas.get(shared.device)
+    if arena is None or arena.size < shared.arena.size:
+        arena = arenas[shared.device] = Buffer(shared.device, shared.arena.size, dtypes.uint8)
     for number, node in shared.nodes.items():
         node.set_buffer(arena.part(shared.arena.offsets[number], node.arg.size, node.dtype))
 

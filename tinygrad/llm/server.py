@@ -32,6 +32,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tinygrad.llm.generate import Mask, PromptTooLong
 from tinygrad.llm.grammar import SchemaMask, grammar_mask
@@ -443,11 +444,47 @@ def _usage(jobs: list[Job], asked: Asked) -> dict[str, Any]:
             "prompt_tokens_details": {"cached_tokens": sum(r.reused for r in prompts)}}
 
 
+class _Connection(H11Protocol):
+    """A connection on which the head of a request comes in time: half a head would hold it for good, and a
+    process has so many connections."""
+
+    patience: asyncio.TimerHandle | None = None
+    """until it is given up, while it has sent no whole head"""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override, unused-ignore]
+        super().connection_made(transport)
+        self._be_patient()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:  # there is a request
+            self._stop_waiting()
+        elif self.patience is None:
+            self._be_patient()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _be_patient(self) -> None:
+        self.patience = self.loop.call_later(BODY_SECONDS, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        if self.patience is not None:
+            self.patience.cancel()
+            self.patience = None
+
+    def _give_up(self) -> None:
+        self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n"
+                             b"Content-Length: 0\r\n\r\n")
+        self.transport.close()
+
+
 class _Uvicorn(uvicorn.Server):
     """uvicorn, which waits for all answers before it ends: those that are being written end first."""
 
     def __init__(self, server: Server, host: str, port: int) -> None:
-        super().__init__(uvicorn.Config(server.app, host=host, port=port, log_level="info",
+        super().__init__(uvicorn.Config(server.app, host=host, port=port, log_level="info", http=_Connection,
                                         timeout_keep_alive=30, timeout_graceful_shutdown=10))
         self.worker = server.worker
 

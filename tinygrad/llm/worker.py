@@ -174,7 +174,7 @@ class Worker:
             arrived.remove(job)
         elif job.request is not None and job.request in self._jobs:
             self.generator.cancel(job.request)
-            del self._jobs[job.request]
+            self._forget(job.request)
         else:
             return
         self.counts.cancelled += 1
@@ -201,10 +201,15 @@ class Worker:
         if piece is not None:
             job.post(piece)
         if request.finish is not None:
+            self._forget(request)
+
+    def _forget(self, request: Request) -> Job:
+        """The job of a request that is done or given up; what was done for it is counted."""
+        if request.tokens or request.finish is not Finish.CANCELLED:  # its prompt was read
             self.counts.prompt_tokens += len(request.prompt)
             self.counts.reused_tokens += request.reused
             self.counts.tokens += len(request.tokens)
-            del self._jobs[request]
+        return self._jobs.pop(request)
 
     def _fail(self, why: str) -> None:
         """End the jobs that were worked on, and forget what their slots hold."""
@@ -213,6 +218,6 @@ class Worker:
             self.generator.cancel(request)
             if slot is not None:
                 self.generator.held[slot] = []
-            job = self._jobs.pop(request)
+            job = self._forget(request)
             job.post(Piece("", (), Finish.CANCELLED, why))
             self.counts.failed += 1
