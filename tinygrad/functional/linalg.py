@@ -174,6 +174,9 @@ def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Tens
     if not tensors:
         raise ValueError("einsum takes at least one operand")
     inputs, output = _read_formula(formula, tensors)
+    for x in tensors:
+        if not hasattr(x, "permute"):
+            raise TypeError(f"einsum takes tensors, got a {type(x).__qualname__}; Tensor(x) makes one")
     terms = [_one_axis_a_letter(x, term) for x, term in zip(tensors, inputs, strict=True)]
     result, axes = terms[0]
     for i, (x, term) in enumerate(terms[1:], 2):

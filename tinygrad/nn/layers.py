@@ -12,7 +12,7 @@ import numpy as np
 
 from tinygrad.dtype import dtypes, least_upper_float, promote
 from tinygrad.functional.graph_templates import memoised
-from tinygrad.functional.methods import also_named
+from tinygrad.functional.method_kinds import also_named
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.helpers import make_tuple, prod
 from tinygrad.nn.functional import embedding
