@@ -83,6 +83,8 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
     "PReLU of channels": (lambda nn: nn.PReLU(4), (IMAGE,)),
     "Flatten of some": (lambda nn: nn.Flatten(2), (IMAGE,)),
     "Unflatten": (lambda nn: nn.Unflatten(1, (2, 2)), (IMAGE,)),
+    "ChannelShuffle": (lambda nn: nn.ChannelShuffle(2), (numbers(2, 4, 3, 3),)),
+    "LocalResponseNorm": (lambda nn: nn.LocalResponseNorm(2, k=2.0), (IMAGE,)),
     "PixelShuffle": (lambda nn: nn.PixelShuffle(2), (IMAGE,)),
     "PixelUnshuffle": (lambda nn: nn.PixelUnshuffle(2), (IMAGE,)),
     "Unfold": (lambda nn: nn.Unfold(3, padding=1), (IMAGE,)),

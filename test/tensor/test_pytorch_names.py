@@ -43,6 +43,11 @@ def test_parts_are_views(part: Callable[[Tensor], Tensor], expected: list[list[i
     (lambda x: x[:0].median(0), r"median: axis 0 of shape \(0, 3\) has no items"),
     (lambda x: Tensor(1.0).median(0), "median: axis 0 of shape"),
     (lambda x: Tensor(1.0).diag_embed(), "diag_embed takes tensors with an axis"),
+    (lambda x: x.vdot(x), "vdot takes two vectors of one size"),
+    (lambda x: x.sum_to_size(3, 3), r"sum_to_size: shape \(3, 3\) does not broadcast to \(2, 3\)"),
+    (lambda x: x[0].fill_diagonal_(1), "fill_diagonal_ takes a matrix"),
+    (lambda x: x.block_diag(x.unsqueeze(0)), "block_diag takes tensors of two axes at most"),
+    (lambda x: x.addbmm(x, x), "addbmm takes batches of matrices"),
 ])
 def test_what_cannot_be_is_said(call: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -106,3 +111,26 @@ def test_an_axis_is_called_axis_or_dim() -> None:
     x = Tensor([[3.0, 4.0], [6.0, 8.0]])
     for along in ({"axis": 1}, {"dim": 1}):
         assert x.norm(**along).tolist() == [5.0, 10.0] and x.amax(**along).tolist() == [4.0, 8.0]
+
+
+def test_a_detached_value_has_no_gradient() -> None:
+    x = Tensor([1.0, 2.0])
+    h = x * 2
+    assert h.detach_() is h
+    (h * x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [2.0, 4.0]
+
+
+def test_draws_in_place_have_their_means() -> None:
+    Tensor.manual_seed(3)
+    x = Tensor.empty(20_000)
+    assert abs(x.bernoulli_(0.3).mean().item() - 0.3) < 0.02 and set(x.unique().tolist()) == {0.0, 1.0}
+    assert abs(x.exponential_(4.0).mean().item() - 0.25) < 0.01 and x.min().item() >= 0
+    assert abs(Tensor.empty(20_000).bernoulli_(Tensor([0.1]).expand(20_000)).mean().item() - 0.1) < 0.02
+
+
+def test_overwriting_as_pytorch_names_it() -> None:
+    x = Tensor([[1.0, -2.0], [3.0, 4.0]]).realize()
+    view = x[1]
+    x.clip_(-1, 3).remainder_(2).masked_scatter_(Tensor([[True, False], [False, True]]), Tensor([7.0, 8.0]))
+    assert x.tolist() == [[7.0, 1.0], [1.0, 8.0]] and view.tolist() == [1.0, 8.0] and (+x) is x

@@ -318,6 +318,11 @@ def fmod(self: Tensor, x: Operand) -> Tensor:
     return binary("fmod", remainder, self, x)
 
 
+def positive(self: Tensor) -> Tensor:
+    """+self: the tensor itself."""
+    return self
+
+
 def reciprocal(self: Tensor) -> Tensor:
     """1 / self.
 

@@ -188,3 +188,31 @@ def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Tens
         axes = "".join(c for c in axes if c in output)
     result = result.permute([axes.index(c) for c in output])
     return result if dtype is None else result.cast(dtype)
+
+
+# --- products by PyTorch's names ----------------------------------------------------------------------------
+
+
+def vdot(self: Tensor, other: Tensor) -> Tensor:
+    """The sum of the products of two vectors."""
+    if self.ndim != 1 or self.shape != other.shape:
+        raise ValueError(f"vdot takes two vectors of one size, got shapes {self.shape} and {other.shape}")
+    return self.dot(other)
+
+
+def addmv(self: Tensor, mat: Tensor, vec: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * self + alpha * mat @ vec; with beta 0, whatever self has."""
+    return self.unsqueeze(-1).addmm(mat, vec.unsqueeze(-1), beta, alpha).squeeze(-1)
+
+
+def addr(self: Tensor, vec1: Tensor, vec2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * self + alpha * (the outer product of two vectors), as `addmv`."""
+    return self.addmm(vec1.unsqueeze(1), vec2.unsqueeze(0), beta, alpha)
+
+
+def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * self + alpha * (the sum of a batch of products), as `addmv`."""
+    if batch1.ndim != 3 or batch2.ndim != 3:
+        raise ValueError(f"addbmm takes batches of matrices, got shapes {batch1.shape} and {batch2.shape}")
+    wide = batch1.permute(1, 0, 2).flatten(1)
+    return self.addmm(wide, batch2.flatten(0, 1), beta, alpha)

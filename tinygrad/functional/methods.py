@@ -8,6 +8,7 @@ from __future__ import annotations
 from tinygrad.compat import tensors as compat
 from tinygrad.functional import (
     activation,
+    arrangements,
     casts,
     comparisons,
     convolution,
@@ -17,6 +18,7 @@ from tinygrad.functional import (
     elementwise,
     equations,
     error_function,
+    gamma_functions,
     indexing,
     interop,
     joining,
@@ -150,6 +152,8 @@ class Methods(InPlace):
     erf = memoised(error_function.erf)
     erfc = memoised(error_function.erfc)
     erfinv = memoised(error_function.erfinv)
+    lgamma = memoised(gamma_functions.lgamma)
+    digamma = memoised(gamma_functions.digamma)
     # activation
     relu = memoised(activation.relu)
     relu6 = memoised(activation.relu6)
@@ -258,6 +262,12 @@ class Methods(InPlace):
     det = equations.det
     slogdet = equations.slogdet
     matrix_power = equations.matrix_power
+    cholesky_solve = of_tensors(equations.cholesky_solve)
+    cholesky_inverse = equations.cholesky_inverse
+    vdot = of_tensors(linalg.vdot)
+    addmv = of_tensors(linalg.addmv)
+    addr = of_tensors(linalg.addr)
+    addbmm = of_tensors(linalg.addbmm)
     einsum = staticmethod(memoised(linalg.einsum, first=1))
     # indexing
     gather = memoised(indexing.gather)
@@ -313,6 +323,7 @@ class Methods(InPlace):
     arctan2 = atan2
     absolute = abs
     negative = neg
+    positive = elementwise.positive
     multiply = mul
     subtract = sub
     divide = div
@@ -328,6 +339,13 @@ class Methods(InPlace):
     arcsin = asin
     arccos = acos
     arctan = atan
+    arcsinh = asinh
+    arccosh = acosh
+    arctanh = atanh
+    sgn = sign
+    bitwise_left_shift = lshift
+    bitwise_right_shift = rshift
+    type = casts.cast
     # PyTorch's names: along axes
     amax = _along_dim(memoised(pytorch_names.amax))
     amin = _along_dim(memoised(pytorch_names.amin))
@@ -365,6 +383,8 @@ class Methods(InPlace):
     outer = memoised(pytorch_names.outer)
     inner = memoised(pytorch_names.inner)
     kron = memoised(pytorch_names.kron)
+    ger = outer
+    pinverse = pinv
     cross = memoised(pytorch_names.cross)
     # PyTorch's names: positions
     select = pytorch_names.select
@@ -401,6 +421,32 @@ class Methods(InPlace):
     ndimension = dim
     concat = cat
     concatenate = cat
+    adjoint = pytorch_names.mT
+    # PyTorch's and NumPy's names: side by side, in parts, with a part written
+    atleast_1d = of_tensors(arrangements.atleast_1d)
+    atleast_2d = of_tensors(arrangements.atleast_2d)
+    atleast_3d = of_tensors(arrangements.atleast_3d)
+    broadcast_tensors = of_tensors(arrangements.broadcast_tensors)
+    hstack = memoised(arrangements.hstack)
+    vstack = memoised(arrangements.vstack)
+    dstack = memoised(arrangements.dstack)
+    column_stack = memoised(arrangements.column_stack)
+    block_diag = memoised(arrangements.block_diag)
+    cartesian_prod = of_tensors(arrangements.cartesian_prod)
+    hsplit = arrangements.hsplit
+    vsplit = arrangements.vsplit
+    dsplit = arrangements.dsplit
+    split_with_sizes = split
+    select_scatter = of_tensors(arrangements.select_scatter)
+    slice_scatter = of_tensors(arrangements.slice_scatter)
+    index_put = of_tensors(arrangements.index_put)
+    masked_scatter = of_tensors(arrangements.masked_scatter)
+    fill_diagonal_ = arrangements.fill_diagonal_
+    trapezoid = memoised(arrangements.trapezoid)
+    trapz = trapezoid
+    renorm = memoised(arrangements.renorm)
+    sum_to_size = arrangements.sum_to_size
+    unique_consecutive = arrangements.unique_consecutive
     # PyTorch's names: new tensors
     new_full = pytorch_names.new_full
     new_zeros = pytorch_names.new_zeros
@@ -475,6 +521,7 @@ class Methods(InPlace):
     __ixor__ = in_place(elementwise.bitwise_xor)
     __ilshift__ = in_place(elementwise.lshift)
     __irshift__ = in_place(elementwise.rshift)
+    __pos__ = elementwise.positive
     __neg__ = elementwise.neg
     __abs__ = elementwise.absolute
     __invert__ = elementwise.bitwise_not
