@@ -44,6 +44,8 @@ CASES = {
                               "einsum takes tensors, got a ndarray"),
     "places before the point of integers": (lambda: Tensor([12]).round(decimals=-1), TypeError,
                                             "round to decimals=-1 takes floats, got int32"),
+    "where as PyTorch's method": (lambda: t23.where(t23 > 0, 0.0), TypeError,
+                                  "x.where(condition, y) is Tensor.where(condition, x, y)"),
     "a number for a gradient": (lambda: t23.sum().backward(1.0), TypeError,
                                 "backward takes a tensor as gradient, got a float"),
     "where shapes": (lambda: (t23 > 0).where(Tensor([1, 2]), 0), ValueError, "where: shapes (2, 3) and (2,)"),

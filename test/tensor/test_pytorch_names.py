@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,3 +135,26 @@ def test_overwriting_as_pytorch_names_it() -> None:
     view = x[1]
     x.clip_(-1, 3).remainder_(2).masked_scatter_(Tensor([[True, False], [False, True]]), Tensor([7.0, 8.0]))
     assert x.tolist() == [[7.0, 1.0], [1.0, 8.0]] and view.tolist() == [1.0, 8.0] and (+x) is x
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: x.std(1, unbiased=False), lambda x: x.var(unbiased=True), lambda x: x.split(split_size=1)[1],
+    lambda x: x.flip(dims=(0,)), lambda x: x.permute(dims=(1, 0)), lambda x: x.expand(size=(2, 2, 3)),
+    lambda x: x.view(size=(3, 2)), lambda x: x.sub(other=x, alpha=2), lambda x: x.mul(other=2),
+    lambda x: x.div(other=2.0), lambda x: x.pow(exponent=2), lambda x: x.matmul(other=x.t()),
+    lambda x: x.eq(other=1), lambda x: x.maximum(other=x * 0),
+    lambda x: x.unfold(dimension=1, size=2, step=1),
+    lambda x: x.to("cpu", non_blocking=True), lambda x: x.nonzero(as_tuple=True)[1],
+    lambda x: x[x.nonzero(as_tuple=True)], lambda x: x.nonzero(as_tuple=False), lambda x: x.bernoulli(1.0),
+    lambda x: x.new_empty(2, 3) * 0, lambda x: x.scatter(dim=0, index=x.long() * 0, value=3.0),
+])
+def test_arguments_have_pytorchs_names_too(call: Callable[[Any], Any]) -> None:
+    torch = pytest.importorskip("torch", reason="compares with PyTorch")
+    numbers = np.array([[0.0, 1.0, -2.0], [3.0, 0.0, 5.0]], np.float32)
+    np.testing.assert_allclose(call(Tensor(numbers)).numpy(), call(torch.tensor(numbers)).numpy(), 1e-5)
+
+
+def test_to_a_dtype_by_name() -> None:
+    assert Tensor([1]).to(dtype=dtypes.float64).dtype is dtypes.float64
+    with pytest.raises(TypeError, match="sub: x and other are two names of one argument"):
+        Tensor([1]).sub(x=1, other=1)

@@ -39,7 +39,7 @@ def also_named(**names: str) -> Callable[[Function], Function]:
     def named(function: Function) -> Function:
         @wraps(function)
         def method(self: Tensor, *args: Any, **options: Any) -> Any:
-            for other in names.keys() & options.keys():
+            for other in names.keys() & options.keys() if options else ():
                 own = names[other]
                 if own in options:
                     name = function.__qualname__.removesuffix(".__init__").rstrip("_")

@@ -44,6 +44,8 @@ from tinygrad.tensor import generator
 
 _along = also_named(dim="axis")
 _along_dim = also_named(axis="dim")
+_with_other = also_named(other="x")
+_spread = also_named(dim="axis", unbiased="correction")
 
 
 class Methods(InPlace):
@@ -80,17 +82,17 @@ class Methods(InPlace):
     randn_like = random.randn_like
     multinomial = random.multinomial
     # elementwise: arithmetic
-    add = elementwise.add
-    sub = elementwise.sub
-    mul = elementwise.mul
-    div = elementwise.div
-    floordiv = memoised(elementwise.floordiv)
-    mod = memoised(elementwise.mod)
-    fmod = memoised(elementwise.fmod)
+    add = _with_other(elementwise.add)
+    sub = _with_other(elementwise.sub)
+    mul = _with_other(elementwise.mul)
+    div = _with_other(elementwise.div)
+    floordiv = _with_other(memoised(elementwise.floordiv))
+    mod = _with_other(memoised(elementwise.mod))
+    fmod = _with_other(memoised(elementwise.fmod))
     neg = elementwise.neg
     reciprocal = elementwise.reciprocal
-    maximum = elementwise.maximum
-    minimum = elementwise.minimum
+    maximum = _with_other(elementwise.maximum)
+    minimum = _with_other(elementwise.minimum)
     clip = also_named(min="min_", max="max_")(memoised(elementwise.clip))
     lerp = memoised(elementwise.lerp)
     sign = memoised(elementwise.sign)
@@ -98,12 +100,12 @@ class Methods(InPlace):
     clamp = clip
     abs = memoised(elementwise.absolute)
     # comparisons and choices
-    lt = comparisons.lt
-    gt = comparisons.gt
-    le = comparisons.le
-    ge = comparisons.ge
-    eq = comparisons.eq
-    ne = comparisons.ne
+    lt = _with_other(comparisons.lt)
+    gt = _with_other(comparisons.gt)
+    le = _with_other(comparisons.le)
+    ge = _with_other(comparisons.ge)
+    eq = _with_other(comparisons.eq)
+    ne = _with_other(comparisons.ne)
     logical_not = comparisons.logical_not
     where = memoised(comparisons.where)
     masked_fill = memoised(comparisons.masked_fill)
@@ -113,9 +115,9 @@ class Methods(InPlace):
     isclose = memoised(comparisons.isclose)
     allclose = comparisons.allclose
     # elementwise: bits
-    bitwise_and = elementwise.bitwise_and
-    bitwise_or = elementwise.bitwise_or
-    bitwise_xor = elementwise.bitwise_xor
+    bitwise_and = _with_other(elementwise.bitwise_and)
+    bitwise_or = _with_other(elementwise.bitwise_or)
+    bitwise_xor = _with_other(elementwise.bitwise_xor)
     bitwise_not = elementwise.bitwise_not
     lshift = elementwise.lshift
     rshift = elementwise.rshift
@@ -136,7 +138,7 @@ class Methods(InPlace):
     log2 = mathematics.log2
     log10 = memoised(mathematics.log10)
     logaddexp = memoised(mathematics.logaddexp)
-    pow = memoised(mathematics.power)
+    pow = also_named(exponent="x")(memoised(mathematics.power))
     sin = mathematics.sin
     cos = memoised(mathematics.cos)
     tan = memoised(mathematics.tan)
@@ -191,23 +193,23 @@ class Methods(InPlace):
     unflatten = movement.unflatten
     squeeze = movement.squeeze
     unsqueeze = movement.unsqueeze
-    expand = movement.expand
-    permute = movement.permute
+    expand = also_named(size="shape")(movement.expand)
+    permute = also_named(dims="order")(movement.permute)
     transpose = movement.transpose
-    flip = movement.flip
+    flip = also_named(dims="axis")(movement.flip)
     shrink = movement.shrink
     shrink_to = movement.shrink_to
     pad = memoised(movement.pad)
     pad_to = movement.pad_to
     cat = memoised(joining.cat)
     stack = memoised(joining.stack)
-    split = joining.split
+    split = also_named(split_size="sizes", split_size_or_sections="sizes", split_sizes="sizes")(joining.split)
     chunk = joining.chunk
     repeat = memoised(joining.repeat)
     repeat_interleave = joining.repeat_interleave
     roll = memoised(joining.roll)
     meshgrid = of_tensors(joining.meshgrid)
-    unfold = movement.unfold
+    unfold = also_named(dimension="dim")(movement.unfold)
     diagonal = movement.diagonal
     diag = memoised(movement.diag)
     triu = memoised(movement.triu)
@@ -217,7 +219,7 @@ class Methods(InPlace):
     size = movement.size
     element_size = movement.element_size
     nbytes = movement.nbytes
-    view = movement.reshape
+    view = also_named(size="shape")(movement.reshape)
     # reduce
     sum = _along(memoised(reduce.sum_))
     prod = _along(memoised(reduce.prod_))
@@ -226,10 +228,10 @@ class Methods(InPlace):
     any = _along(memoised(reduce.any_))
     all = _along(memoised(reduce.all_))
     mean = _along(memoised(reduce.mean))
-    var = _along(memoised(reduce.var))
-    std = _along(memoised(reduce.std))
-    var_mean = _along(memoised(reduce.var_mean))
-    std_mean = _along(memoised(reduce.std_mean))
+    var = _spread(memoised(reduce.var))
+    std = _spread(memoised(reduce.std))
+    var_mean = _spread(memoised(reduce.var_mean))
+    std_mean = _spread(memoised(reduce.std_mean))
     argmax = _along(memoised(reduce.argmax))
     argmin = _along(memoised(reduce.argmin))
     softmax = _along(memoised(reduce.softmax))
@@ -246,7 +248,7 @@ class Methods(InPlace):
     topk = also_named(axis="dim", sorted="sorted_")(memoised(sorting.topk))
     # linear algebra
     dot = memoised(linalg.dot)
-    matmul = memoised(linalg.matmul)
+    matmul = _with_other(memoised(linalg.matmul))
     linear = memoised(linalg.linear)
     qr = decompositions.qr
     svd = decompositions.svd
@@ -271,10 +273,10 @@ class Methods(InPlace):
     einsum = staticmethod(memoised(linalg.einsum, first=1))
     # indexing
     gather = memoised(indexing.gather)
-    scatter = memoised(indexing.scatter)
+    scatter = also_named(value="src")(memoised(indexing.scatter))
     scatter_reduce = memoised(indexing.scatter_reduce)
     masked_select = of_tensors(selecting.masked_select)
-    nonzero = selecting.nonzero
+    nonzero = arrangements.nonzero
     unique = selecting.unique
     # neural networks: convolution, pooling, normalisation, attention, losses
     conv2d = memoised(convolution.conv2d)
@@ -398,7 +400,7 @@ class Methods(InPlace):
     take = of_tensors(pytorch_names.take)
     take_along_dim = memoised(pytorch_names.take_along_dim)
     bincount = pytorch_names.bincount
-    argwhere = nonzero
+    argwhere = selecting.nonzero
     # PyTorch's names: movement
     expand_as = of_tensors(pytorch_names.expand_as)
     reshape_as = of_tensors(pytorch_names.reshape_as)
@@ -449,6 +451,7 @@ class Methods(InPlace):
     unique_consecutive = arrangements.unique_consecutive
     # PyTorch's names: new tensors
     new_full = pytorch_names.new_full
+    new_empty = pytorch_names.new_zeros
     new_zeros = pytorch_names.new_zeros
     new_ones = pytorch_names.new_ones
     new_tensor = pytorch_names.new_tensor
