@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def _overwriting(name: str) -> Callable[..., Tensor]:
-    """The method that assigns what method `name` gives."""
+    """The method that assigns what method `name` gives, bools as ones and zeros."""
     def method(self: Tensor, *args: Any, **options: Any) -> Tensor:
-        return self.assign(getattr(self, name)(*args, **options))
+        value = getattr(self, name)(*args, **options)
+        return self.assign(value.cast(self.dtype) if value.dtype.is_bool else value)
     method.__name__ = method.__qualname__ = f"{name}_"
     method.__doc__ = f"Overwrites the tensor with `{name}` of it, and returns it."
     return method
@@ -79,8 +80,6 @@ class InPlace:
     addcdiv_ = _overwriting("addcdiv")
     addcmul_ = _overwriting("addcmul")
     addmm_ = _overwriting("addmm")
-    addmv_ = _overwriting("addmv")
-    baddbmm_ = _overwriting("baddbmm")
     bitwise_and_ = _overwriting("bitwise_and")
     bitwise_not_ = _overwriting("bitwise_not")
     bitwise_or_ = _overwriting("bitwise_or")
