@@ -74,7 +74,8 @@ def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequenc
     one axis.
 
     The "mean" divides each loss by its number of labels first. What is too short for its labels costs
-    infinity, or 0 with `zero_infinity`. Labels in one axis compute their lengths.
+    infinity, or 0 with `zero_infinity`. Labels in one axis compute their lengths. Unrolled, step by step: put
+    a training step with it under `TinyJit`.
     """
     if log_probs.ndim == 2:
         found = ctc_loss(log_probs.unsqueeze(1), targets.unsqueeze(0), _one_row(input_lengths, log_probs),
@@ -92,16 +93,21 @@ def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequenc
                          f"got {targets.shape}, {inputs.shape} and {lengths.shape}")
     blanks = targets.full_like(blank)
     path = blanks.stack(targets, dim=-1).flatten(1).cat(targets.new_full((number, 1), blank), dim=1)
-    scores = log_probs.cast(promote(log_probs.dtype, dtypes.float32)).gather(
-        2, path.unsqueeze(0).expand(steps, -1, -1))
+    wide = log_probs.cast(promote(log_probs.dtype, dtypes.float32))
     two_before = path.pad((None, (2, 0)), value=blank)[:, :path.shape[1]]
-    may_skip = (path != blank) & (path != two_before)
+    # in memory, so that all steps are one kernel, of other places
+    scores = wide.gather(2, path.unsqueeze(0).expand(steps, -1, -1)).contiguous()
+    to_skip = ((path != blank) & (path != two_before)).where(0.0, NO_PATH).contiguous()
+    goes_on = (Tensor.arange(steps, device=path.device).unsqueeze(1) < inputs).unsqueeze(2).contiguous()
     place = Tensor.arange(path.shape[1], device=path.device)
     alpha = (place < 2).where(scores[0], NO_PATH)
     for step in range(1, steps):
+        alpha = alpha.contiguous()
         one, two = (alpha.pad((None, (n, 0)), value=NO_PATH)[:, :path.shape[1]] for n in (1, 2))
-        ways = alpha.stack(one, may_skip.where(two, NO_PATH), dim=0)
-        alpha = (step < inputs).unsqueeze(1).where(ways.logsumexp(0) + scores[step], alpha)
+        two = two + to_skip
+        most = alpha.maximum(one).maximum(two).detach()
+        total = (alpha - most).exp() + (one - most).exp() + (two - most).exp()
+        alpha = goes_on[step].where(total.log() + most + scores[step], alpha)
     last = lengths.unsqueeze(1) * 2
     is_end = (place == last) | (place == last - 1)
     loss = -is_end.where(alpha, NO_PATH).logsumexp(1)
