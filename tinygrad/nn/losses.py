@@ -105,9 +105,9 @@ def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequenc
         alpha = alpha.contiguous()
         one, two = (alpha.pad((None, (n, 0)), value=NO_PATH)[:, :path.shape[1]] for n in (1, 2))
         two = two + to_skip
-        most = alpha.maximum(one).maximum(two).detach()
-        total = (alpha - most).exp() + (one - most).exp() + (two - most).exp()
-        alpha = goes_on[step].where(total.log() + most + scores[step], alpha)
+        top = alpha.maximum(one).maximum(two).detach()
+        total = (alpha - top).exp() + (one - top).exp() + (two - top).exp()
+        alpha = goes_on[step].where(total.log() + top + scores[step], alpha)
     last = lengths.unsqueeze(1) * 2
     is_end = (place == last) | (place == last - 1)
     loss = -is_end.where(alpha, NO_PATH).logsumexp(1)
