@@ -313,6 +313,11 @@ ROUNDING = [
         for name in ("trunc", "floor", "ceil", "round")
     ),
     *(
+        Row(f"round to {places}", **method("round", decimals=places), dtypes=WIDE_FLOATS, values=anything,
+            smooth=False, ulps=1)
+        for places in (2, 1, -1)
+    ),
+    *(
         Row(f"{name} of integers", **method(name), dtypes=INTS, gradient=False)
         for name in ("trunc", "floor", "ceil", "round")
     ),

@@ -188,4 +188,52 @@ NETWORKS = [
     f("interpolate", scale_factor=(1.5, 0.4), recompute_scale_factor=True, cases=IMAGE),
 ]
 
-ROWS = [*ACTIVATIONS, *LOSSES, *NETWORKS]
+CHANNELS = Input((4,), values=positive)
+CTC = case((7, 3, 5), labels((3, 3), 4), name="rows of labels")
+CTC_ROW = case((7, 3, 5), labels((6,), 4), name="labels in one axis")
+
+
+def ctc(name: str, cases: Any, lengths: tuple[int, ...], targets: tuple[int, ...], **options: Any) -> Row:
+    """Of scores that are made log-probabilities, and labels from 1 on, as 0 is the blank unless said."""
+    def call(library: Any) -> Any:
+        return lambda x, y: library.ctc_loss(x.log_softmax(-1), y + (options.get("blank", 0) == 0), lengths,
+                                             targets, **options)
+    theirs = call(torch.nn.functional)
+    return Row(f"F.ctc_loss {name}", call(ours_f), lambda x, y: theirs(x, y.long()), FLOAT, (cases,), ulps=32)
+
+
+def sampled(mode: str, padding: str, corners: bool) -> Row:
+    return f("grid_sample", mode, padding, corners, cases=(case((2, 3, 4, 5), Input(
+        (2, 3, 4, 2), values=lambda rng, shape: rng.uniform(-1.4, 1.4, shape))),), ulps=32, smooth=False,
+        constant=(1,) if mode == "nearest" else ())
+
+
+FURTHER = [
+    ctc("", CTC, (7, 5, 6), (3, 2, 0)), ctc("sums", CTC, (7, 6, 7), (3, 3, 1), reduction="sum"),
+    ctc("of the last class", CTC, (7, 7, 7), (2, 2, 3), blank=4, reduction="none"),
+    ctc("one after the other", CTC_ROW, (7, 5, 6), (3, 1, 2)),
+    ctc("without infinity", CTC, (7, 1, 6), (3, 3, 1), zero_infinity=True),
+    *(sampled(mode, padding, corners) for mode in ("bilinear", "nearest")
+      for padding in ("zeros", "border", "reflection") for corners in (False, True)),
+    *(f("affine_grid", (2, 3, 4, 5), corners, cases=(case((2, 2, 3)),)) for corners in (False, True)),
+    f("batch_norm", None, None, cases=(case((3, 4, 5)),), training=True, ulps=32),
+    Row("F.batch_norm of running statistics", lambda x, m, v, w, b: ours_f.batch_norm(x, m, v, w, b),
+        lambda x, m, v, w, b: torch.nn.functional.batch_norm(x, m, v, w, b), FLOAT,
+        (case((3, 4, 5, 2), (4,), CHANNELS, (4,), (4,)),), ulps=16, constant=(1, 2)),
+    f("instance_norm", cases=(case((3, 4, 5)), case((2, 3, 4, 4))), ulps=64),
+    *(f("local_response_norm", size, 0.1, cases=(case((2, 5, 3, 3)), case((2, 4, 3)))) for size in (2, 3)),
+    f("channel_shuffle", 2, cases=(case((2, 6, 3)), case((2, 4, 3, 3)))),
+    f("bilinear", cases=(case((4, 3), (4, 5), (2, 3, 5), (2,)), case((2, 4, 3), (2, 4, 5), (2, 3, 5))),
+      ulps=32),
+    *(f("pdist", p, cases=(case((5, 3)),)) for p in (1.0, 2.0, 3.0)),
+    *(f("multi_margin_loss", p, 0.7, cases=(case((4, 5), labels((4,), 5)),), smooth=False, label=f"{p}")
+      for p in (1, 2)),
+    *loss("multi_margin_loss", cases=(case((4, 5), labels((4,), 5)),), smooth=False),
+    *(Row(f"F.{name}", lambda x, n=name: getattr(ours_f, n)(x * 1),
+          lambda x, n=name: getattr(torch.nn.functional, n)(x * 1), FLOAT, (case((6, 4)),), ulps=4,
+          smooth=False)
+      for name in ("relu_", "selu_", "elu_", "leaky_relu_", "hardtanh_")),
+    f("upsample", scale_factor=2, cases=IMAGE),
+]
+
+ROWS = [*ACTIVATIONS, *LOSSES, *NETWORKS, *FURTHER]

@@ -138,7 +138,7 @@ JOINING = [
     ),
     move(
         "stack at the end",
-        lambda x, y: Tensor.stack([x, y], dim=-1),
+        lambda x, y: Tensor.stack([x, y], -1),
         lambda x, y: torch.stack([x, y], -1),
         (case((2, 3), (2, 3)), case((3,), (3,))),
     ),

@@ -175,6 +175,8 @@ MOVEMENT = [
 OTHERS = [
     *(Row(name, (lambda x, n=name: getattr(x, n)(2, 3)), (lambda x, n=name: getattr(x, n)(2, 3)),
           dtypes=BOTH, cases=ONES[:1], gradient=False) for name in ("new_zeros", "new_ones")),
+    Row("new_empty", lambda x: x.new_empty(2, 3) * 0, lambda x: x.new_zeros(2, 3), BOTH, ONES[:1],
+        gradient=False),
     one("new_full", (2, 3), 7, kinds=BOTH, cases=ONES[:1], gradient=False),
     one("new_tensor", [1, 2], kinds=BOTH, cases=ONES[:1], gradient=False),
     one("byte", values=below(9), result=lambda _: dtypes.uint8, gradient=False),
@@ -186,6 +188,6 @@ OTHERS = [
 ROWS = [*ITEM_BY_ITEM, *ALONG_AXES, *PRODUCTS, *PLACES, *MOVEMENT, *OTHERS]
 CONSTANT = {"heaviside", "signbit", "isposinf", "isneginf", "logical_and", "logical_or", "logical_xor",
             "less", "less_equal", "greater", "greater_equal", "not_equal", "floor_divide", "count_nonzero",
-            "argwhere", "new_zeros", "new_ones", "new_full", "new_tensor", "byte", "char", "type_as",
-            "bincount"}
+            "argwhere", "new_empty", "new_zeros", "new_ones", "new_full", "new_tensor", "byte", "char",
+            "type_as", "bincount"}
 """Methods without gradients, here or in PyTorch."""

@@ -363,7 +363,7 @@ SORTED = [
     *(
         Row(
             f"sort {axis} {'down' if down else 'up'}",
-            lambda x, a=axis, d=down: x.sort(a, descending=d),
+            lambda x, a=axis, d=down: x.sort(a, descending=d, stable=True),
             lambda x, a=axis, d=down: torch.sort(x, dim=a, descending=d, stable=True),
             EVERY,
             (*WITH_EMPTY, *UNARY[:1]),
@@ -403,7 +403,7 @@ SORTED = [
     ),
     Row(
         "argsort down",
-        lambda x: x.argsort(1, descending=True),
+        lambda x: x.argsort(1, descending=True, stable=True),
         lambda x: torch.argsort(x, dim=1, descending=True, stable=True),
         FEW,
         CUBES,

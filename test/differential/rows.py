@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+        arrangements,
         elementwise,
         functional,
         indexing,
@@ -15,4 +16,4 @@ from . import (
 )
 
 ROWS = [*elementwise.ROWS, *movement.ROWS, *reductions.ROWS, *indexing.ROWS, *networks.ROWS, *losses.ROWS,
-        *pytorch_names.ROWS, *functional.ROWS, *statistics.ROWS]
+        *pytorch_names.ROWS, *functional.ROWS, *statistics.ROWS, *arrangements.ROWS]

@@ -43,6 +43,8 @@ ROWS = [
           result=(same, position)) for axis, keep in ((0, False), (-1, True))),
     Row("mode", lambda x: x.mode(1), lambda x: x.mode(1), BOTH, (case((4, 9)),), below(3),
         result=(same, position), gradient=False),
+    Row("mode of many", lambda x: x.mode()[0], lambda x: x.mode()[0], BOTH, (case((2, 700)),), below(40),
+        gradient=False),
     Row("mode gradient", lambda x: x.mode(0)[0], lambda x: x.mode(0)[0], FLOAT, (case((1, 5)),), distinct),
     one("aminmax", kinds=BOTH, values=distinct, result=(same, same)),
     one("aminmax", label="along", kinds=BOTH, values=distinct, result=(same, same),

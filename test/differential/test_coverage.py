@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tinygrad.functional.methods import Methods
 
-from . import functional, pytorch_names, statistics
+from . import arrangements, functional, pytorch_names, statistics
 from .rows import ROWS
 
 ELSEWHERE = {
@@ -59,6 +59,9 @@ ELSEWHERE = {
         "det",
         "slogdet",
         "lstsq",
+        "cholesky_solve",
+        "cholesky_inverse",
+        "pinverse",
         "matrix_power",
     },
 }
@@ -96,4 +99,5 @@ def test_every_method_with_a_gradient_has_a_row_that_checks_it() -> None:
     of_floats = [row for row in ROWS if any(dtype.is_float for dtype in row.dtypes)]
     checked = {row.name.split()[0] for row in of_floats if row.gradient}
     unchecked = {row.name.split()[0] for row in of_floats} - checked
-    assert unchecked == CONSTANT | CONSTANT_IN_PYTORCH | pytorch_names.CONSTANT | statistics.CONSTANT
+    assert unchecked == CONSTANT | CONSTANT_IN_PYTORCH | pytorch_names.CONSTANT | statistics.CONSTANT | \
+        arrangements.CONSTANT

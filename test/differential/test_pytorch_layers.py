@@ -83,6 +83,13 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
     "PReLU of channels": (lambda nn: nn.PReLU(4), (IMAGE,)),
     "Flatten of some": (lambda nn: nn.Flatten(2), (IMAGE,)),
     "Unflatten": (lambda nn: nn.Unflatten(1, (2, 2)), (IMAGE,)),
+    **{f"Conv2d {mode}": (lambda nn, m=mode: nn.Conv2d(4, 3, 3, padding=(1, 2), padding_mode=m), (IMAGE,))
+       for mode in ("reflect", "replicate", "circular")},
+    "Conv1d same circular": (
+        lambda nn: nn.Conv1d(3, 4, 4, padding="same", dilation=2, padding_mode="circular"),
+        (numbers(2, 3, 9),)),
+    "ChannelShuffle": (lambda nn: nn.ChannelShuffle(2), (numbers(2, 4, 3, 3),)),
+    "LocalResponseNorm": (lambda nn: nn.LocalResponseNorm(2, k=2.0), (IMAGE,)),
     "PixelShuffle": (lambda nn: nn.PixelShuffle(2), (IMAGE,)),
     "PixelUnshuffle": (lambda nn: nn.PixelUnshuffle(2), (IMAGE,)),
     "Unfold": (lambda nn: nn.Unfold(3, padding=1), (IMAGE,)),

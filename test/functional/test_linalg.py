@@ -287,6 +287,16 @@ def test_gradients_by_finite_differences(name: str) -> None:
     assert (found * direction).sum() == pytest.approx(slope(function, x, direction), rel=1e-6, abs=1e-7)
 
 
+@pytest.mark.parametrize("upper", [False, True])
+def test_a_system_by_its_cholesky_factor(upper: bool) -> None:
+    rng = np.random.default_rng(0)
+    x, b = rng.standard_normal((2, 4, 4)), rng.standard_normal((2, 4, 3))
+    a = x @ np.swapaxes(x, -1, -2) + 4 * np.eye(4)
+    factor = Tensor(a).cholesky(upper=upper)
+    np.testing.assert_allclose(Tensor(b).cholesky_solve(factor, upper).numpy(), np.linalg.solve(a, b), 1e-9)
+    np.testing.assert_allclose(factor.cholesky_inverse(upper).numpy(), np.linalg.inv(a), 1e-9, 1e-12)
+
+
 @pytest.mark.parametrize("name", ["solve", "solve_triangular", "det", "cholesky", "qr, tall", "svd, tall",
                                   "eigh", "pinv"])
 def test_second_derivatives_by_finite_differences(name: str) -> None:

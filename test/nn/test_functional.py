@@ -68,6 +68,14 @@ def test_gumbel_softmax_draws_classes_as_often_as_their_probabilities_say() -> N
     (lambda x: F.pixel_shuffle(x.reshape(2, 2, 2), 2), "pixel_shuffle by 2 takes"),
     (lambda x: F.pixel_unshuffle(x.reshape(1, 2, 4), 4), "pixel_unshuffle by 4 takes"),
     (lambda x: F.unfold(x, 2), "unfold takes images"),
+    (lambda x: F.grid_sample(x, x), r"grid_sample takes images \(N, C, H, W\) and a grid"),
+    (lambda x: F.grid_sample(Tensor.ones(1, 1, 2, 2), Tensor.ones(1, 2, 2, 2), "bicubic"),
+     "grid_sample has modes 'bilinear' and 'nearest'"),
+    (lambda x: F.affine_grid(x, (1, 1, 2, 2)), r"affine_grid takes theta \(N, 2, 3\)"),
+    (lambda x: F.ctc_loss(Tensor.ones(5, 2, 3), Tensor.ones(3, 2, dtype="int32"), [5, 5], [2, 2]),
+     r"ctc_loss of \(5, 2, 3\) takes 2 rows of labels"),
+    (lambda x: F.channel_shuffle(Tensor.ones(1, 3, 2), 2), "channel_shuffle takes channels, axis 1"),
+    (lambda x: F.instance_norm(x, use_input_stats=False), "instance_norm keeps no running statistics"),
     (lambda x: F.fold(Tensor.ones(8, 4), (4, 4), 2),
      r"fold to \(2, 4, 4\) takes columns of \(8, 9\), got \(8, 4\)"),
     (lambda x: F.adaptive_avg_pool2d(x, 1), "adaptive pooling over 2 axes takes as many sizes"),
@@ -98,3 +106,11 @@ def test_options_are_attributes_and_wrong_ones_are_refused() -> None:
         nn.MaxPool2d()
     with Tensor.train():
         assert set(np.unique(nn.Dropout(0.5)(Tensor.ones(100)).numpy())) == {0, 2}
+
+
+def test_batch_norm_moves_the_running_statistics() -> None:
+    x = np.random.default_rng(0).standard_normal((6, 3, 5)).astype(np.float32)
+    mean, variance = Tensor.zeros(3).contiguous(), Tensor.ones(3).contiguous()
+    F.batch_norm(Tensor(x), mean, variance, training=True, momentum=0.3)
+    np.testing.assert_allclose(mean.numpy(), 0.3 * x.mean((0, 2)), 1e-5, 1e-6)
+    np.testing.assert_allclose(variance.numpy(), 0.7 + 0.3 * x.var((0, 2), ddof=1), 1e-5)

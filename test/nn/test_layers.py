@@ -298,3 +298,10 @@ def test_norms_of_half_types_whose_squares_overflow(layer: Any, axes: Any, dtype
     np.testing.assert_allclose(result.cast("float64").numpy(), expected, rtol=2**-6, atol=2**-7)
     if isinstance(layer, nn.BatchNorm) and layer.track_running_stats:
         assert np.isfinite(layer.running_var.numpy()).all() and layer.running_var.numpy().min() > 1e4
+
+
+def test_options_in_pytorchs_order_are_refused_where_they_mean_something_else() -> None:
+    with pytest.raises(TypeError, match="affine is True or False, got 0.01; give momentum by name"):
+        nn.BatchNorm2d(8, 1e-3, 0.01)
+    with pytest.raises(ValueError, match="padding_mode is one of .*, got 'mirror'"):
+        nn.Conv2d(1, 1, 3, padding_mode="mirror")

@@ -43,6 +43,37 @@ def test_rates_are_pytorchs(name: str, options: dict[str, Any]) -> None:
         other.step()
 
 
+def sequence(schedulers: Any, optimizer: Any) -> Any:
+    warm = schedulers.LinearLR(optimizer, 0.1, 1.0, 3)
+    cosine = schedulers.CosineAnnealingLR(optimizer, 6, 0.01)
+    return schedulers.SequentialLR(optimizer, [warm, cosine, schedulers.StepLR(optimizer, 2)], [3, 9])
+
+
+def test_rates_one_after_the_other_are_pytorchs() -> None:
+    """Also from a state in the middle; a scheduler counts from the rate before the first one."""
+    first, second = ours(0.1), theirs(0.1)
+    mine, other = sequence(lr_scheduler, first), sequence(torch.optim.lr_scheduler, second)
+    states = []
+    for _ in range(14):
+        np.testing.assert_allclose(mine.get_last_lr(), other.get_last_lr(), rtol=1e-9, atol=1e-12)
+        assert math.isclose(first.lr.item(), second.param_groups[0]["lr"], rel_tol=1e-6, abs_tol=1e-9)
+        states.append((mine.state_dict(), mine.get_last_lr()))
+        mine.step()
+        second.step()
+        other.step()
+    resumed = sequence(lr_scheduler, ours(0.1))
+    resumed.load_state_dict(states[4][0])
+    for _, rates in states[4:]:
+        assert resumed.get_last_lr() == rates
+        resumed.step()
+
+
+def test_a_sequence_needs_a_milestone_between_each_two() -> None:
+    optimizer = ours(0.1)
+    with pytest.raises(ValueError, match="SequentialLR takes schedulers of its optimizer, and a milestone"):
+        lr_scheduler.SequentialLR(optimizer, [lr_scheduler.StepLR(optimizer, 2)], [1])
+
+
 LOSSES = [5, 4, 4, 4, 4.1, 4, 3, 3, 3, -1, -1.5, -1.5, -1, -1, -1, -2, 1, 1, 1, 1, 1, 1]
 
 

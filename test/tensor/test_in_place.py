@@ -19,10 +19,18 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
                                                                                                          2)),
     "index_fill_": (1, Tensor([0, 2]), 7.0), "masked_fill_": (Tensor([True, False, True]), 9.0),
     "scatter_": (1, Tensor([[0], [2]]), 5.0), "scatter_add_": (1, Tensor([[0], [2]]), Tensor.ones(2, 1)),
-    "fill_": (4,), "copy_": (Tensor([1, 2, 3]),),
+    "clip_": (0.5, 2.0), "copysign_": (Tensor([-1.0, 1.0, -1.0]),), "cumprod_": (1,), "cumsum_": (0,),
+    "divide_": (2,), "floor_divide_": (0.5,), "fmod_": (0.75,), "logical_and_": (Tensor([1.0, 0.0, 2.0]),),
+    "index_put_": ((Tensor([0, 1]), Tensor([2, 0])), Tensor([7.0, 8.0])), "multiply_": (3,),
+    "remainder_": (0.75,), "logical_or_": (Tensor([1.0, 0.0, 2.0]),),
+    "logical_xor_": (Tensor([1.0, 0.0, 2.0]),),
+    "masked_scatter_": (Tensor([True, False, True]), Tensor.arange(6).float()), "renorm_": (2, 0, 1.0),
+    "scatter_reduce_": (1, Tensor([[0], [2]]), Tensor.ones(2, 1), "sum"), "subtract_": (2,),
+    "true_divide_": (2,), "fill_": (4,), "copy_": (Tensor([1, 2, 3]),),
 }
-DRAWN = ("uniform_", "normal_")
-NAMES = [name for name in vars(InPlace) if not name.startswith("__") and name not in DRAWN]
+DRAWN = ("uniform_", "normal_", "bernoulli_", "exponential_", "erfinv_")
+OF_INTEGERS = {"bitwise_and_": (6,), "bitwise_or_": (6,), "bitwise_xor_": (6,), "bitwise_not_": ()}
+NAMES = [name for name in vars(InPlace) if not name.startswith("__") and name not in (*DRAWN, *OF_INTEGERS)]
 EXPECTED = {"zero_": [[0.0] * 3] * 2, "fill_": [[4.0] * 3] * 2, "copy_": [[1.0, 2.0, 3.0]] * 2}
 
 
@@ -44,6 +52,8 @@ def test_pytorch_overwrites_alike(name: str) -> None:
     torch: Any = pytest.importorskip("torch", reason="compares with PyTorch")
 
     def theirs(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(theirs, value))
         if not isinstance(value, Tensor):
             return value
         found = torch.tensor(value.numpy())
@@ -52,6 +62,18 @@ def test_pytorch_overwrites_alike(name: str) -> None:
     x = torch.tensor(fresh().numpy())
     getattr(x, name)(*map(theirs, ARGUMENTS.get(name, ())))
     np.testing.assert_allclose(getattr(fresh(), name)(*ARGUMENTS.get(name, ())).numpy(), x.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", OF_INTEGERS)
+def test_bits_are_overwritten(name: str) -> None:
+    x = Tensor([1, 2, 3, 12]).realize()
+    expected = getattr(Tensor([1, 2, 3, 12]), name[:-1])(*OF_INTEGERS[name]).tolist()
+    assert getattr(x, name)(*OF_INTEGERS[name]) is x and x.tolist() == expected
+
+
+def test_normal_draws_by_the_inverse_error_function() -> None:
+    x = Tensor([-0.5, 0.0, 0.5])
+    assert np.allclose(x.erfinv_().numpy(), [-0.476936, 0.0, 0.476936], 1e-5)
 
 
 def test_gradients_flow_through_what_is_overwritten() -> None:

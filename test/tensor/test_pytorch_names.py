@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +44,11 @@ def test_parts_are_views(part: Callable[[Tensor], Tensor], expected: list[list[i
     (lambda x: x[:0].median(0), r"median: axis 0 of shape \(0, 3\) has no items"),
     (lambda x: Tensor(1.0).median(0), "median: axis 0 of shape"),
     (lambda x: Tensor(1.0).diag_embed(), "diag_embed takes tensors with an axis"),
+    (lambda x: x.vdot(x), "vdot takes two vectors of one size"),
+    (lambda x: x.sum_to_size(3, 3), r"sum_to_size: shape \(3, 3\) does not broadcast to \(2, 3\)"),
+    (lambda x: x[0].fill_diagonal_(1), "fill_diagonal_ takes a matrix"),
+    (lambda x: x.block_diag(x.unsqueeze(0)), "block_diag takes tensors of two axes at most"),
+    (lambda x: x.addbmm(x, x), "addbmm takes batches of matrices"),
 ])
 def test_what_cannot_be_is_said(call: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -106,3 +112,49 @@ def test_an_axis_is_called_axis_or_dim() -> None:
     x = Tensor([[3.0, 4.0], [6.0, 8.0]])
     for along in ({"axis": 1}, {"dim": 1}):
         assert x.norm(**along).tolist() == [5.0, 10.0] and x.amax(**along).tolist() == [4.0, 8.0]
+
+
+def test_a_detached_value_has_no_gradient() -> None:
+    x = Tensor([1.0, 2.0])
+    h = x * 2
+    assert h.detach_() is h
+    (h * x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [2.0, 4.0]
+
+
+def test_draws_in_place_have_their_means() -> None:
+    Tensor.manual_seed(3)
+    x = Tensor.empty(20_000)
+    assert abs(x.bernoulli_(0.3).mean().item() - 0.3) < 0.02 and set(x.unique().tolist()) == {0.0, 1.0}
+    assert abs(x.exponential_(4.0).mean().item() - 0.25) < 0.01 and x.min().item() >= 0
+    assert abs(Tensor.empty(20_000).bernoulli_(Tensor([0.1]).expand(20_000)).mean().item() - 0.1) < 0.02
+
+
+def test_overwriting_as_pytorch_names_it() -> None:
+    x = Tensor([[1.0, -2.0], [3.0, 4.0]]).realize()
+    view = x[1]
+    x.clip_(-1, 3).remainder_(2).masked_scatter_(Tensor([[True, False], [False, True]]), Tensor([7.0, 8.0]))
+    assert x.tolist() == [[7.0, 1.0], [1.0, 8.0]] and view.tolist() == [1.0, 8.0] and (+x) is x
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: x.std(1, unbiased=False), lambda x: x.var(unbiased=True), lambda x: x.split(split_size=1)[1],
+    lambda x: x.flip(dims=(0,)), lambda x: x.permute(dims=(1, 0)), lambda x: x.expand(size=(2, 2, 3)),
+    lambda x: x.view(size=(3, 2)), lambda x: x.sub(other=x, alpha=2), lambda x: x.mul(other=2),
+    lambda x: x.div(other=2.0), lambda x: x.pow(exponent=2), lambda x: x.matmul(other=x.t()),
+    lambda x: x.eq(other=1), lambda x: x.maximum(other=x * 0),
+    lambda x: x.unfold(dimension=1, size=2, step=1),
+    lambda x: x.to("cpu", non_blocking=True), lambda x: x.nonzero(as_tuple=True)[1],
+    lambda x: x[x.nonzero(as_tuple=True)], lambda x: x.nonzero(as_tuple=False), lambda x: x.bernoulli(1.0),
+    lambda x: x.new_empty(2, 3) * 0, lambda x: x.scatter(dim=0, index=x.long() * 0, value=3.0),
+])
+def test_arguments_have_pytorchs_names_too(call: Callable[[Any], Any]) -> None:
+    torch = pytest.importorskip("torch", reason="compares with PyTorch")
+    numbers = np.array([[0.0, 1.0, -2.0], [3.0, 0.0, 5.0]], np.float32)
+    np.testing.assert_allclose(call(Tensor(numbers)).numpy(), call(torch.tensor(numbers)).numpy(), 1e-5)
+
+
+def test_to_a_dtype_by_name() -> None:
+    assert Tensor([1]).to(dtype=dtypes.float64).dtype is dtypes.float64
+    with pytest.raises(TypeError, match="sub: x and other are two names of one argument"):
+        Tensor([1]).sub(x=1, other=1)

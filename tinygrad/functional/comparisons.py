@@ -57,12 +57,17 @@ def logical_not(self: Tensor) -> Tensor:
 
 
 def where(self: Tensor, x: Operand, y: Operand) -> Tensor:
-    """`x` where self holds (is not zero), else `y`; all three broadcast.
+    """`x` where self holds (is not zero), else `y`; all three broadcast. Raises TypeError for PyTorch's
+    x.where(condition, y), which is Tensor.where(condition, x, y): bools chosen by what are none.
 
     >>> (Tensor([1, 2, 3]) > 2).where(1.0, 0.5).tolist()
     [0.5, 0.5, 1.0]
     """
     (a, b), tensors = operands("where", x, y)
+    kinds = [getattr(v, "dtype", type(v)) for v in (self, x, y)]
+    if kinds[1] is dtypes.bool and kinds[0] is not dtypes.bool and kinds[2] not in (dtypes.bool, bool):
+        raise TypeError(f"where: bools chosen by a tensor of {self.dtype.name}, which is the condition here; "
+                        "PyTorch's x.where(condition, y) is Tensor.where(condition, x, y)")
     shape = broadcast_shape("where", self.shape, a.shape)
     condition = expand_to(self.uop.cast(dtypes.bool), shape)
     return type(self).of(condition.where(expand_to(a, shape), expand_to(b, shape)), self, *tensors)

@@ -318,6 +318,11 @@ def fmod(self: Tensor, x: Operand) -> Tensor:
     return binary("fmod", remainder, self, x)
 
 
+def positive(self: Tensor) -> Tensor:
+    """+self: the tensor itself."""
+    return self
+
+
 def reciprocal(self: Tensor) -> Tensor:
     """1 / self.
 
@@ -532,12 +537,25 @@ def ceil(self: Tensor) -> Tensor:
     return _rounding(self, lambda x: -_floor(-x))
 
 
-def round_half_even(self: Tensor) -> Tensor:
-    """Rounded to the nearest whole number, halves to the even one.
+def round_half_even(self: Tensor, decimals: int = 0) -> Tensor:
+    """Rounded to the nearest whole number, halves to the even one. `decimals`: to so many places after the
+    point, or before it with negative ones, by a product and a quotient as PyTorch and NumPy do. Raises
+    TypeError for places before the point of integers.
 
     >>> Tensor([0.5, 1.5, 2.4]).round().tolist()
     [0.0, 2.0, 2.0]
     """
+    if decimals:
+        if not self.dtype.is_float:
+            if decimals < 0:
+                raise TypeError(f"round to decimals={decimals} takes floats, got {self.dtype.name}")
+            return self
+        scale = 10.0 ** abs(decimals)
+        wide = self.cast(promote(self.dtype, dtypes.float32))
+        found = round_half_even(wide * scale) / scale if decimals > 0 else \
+            round_half_even(wide / scale) * scale
+        return found.cast(self.dtype)
+
     def nearest(x: UOp) -> UOp:
         towards_zero = x.trunc()
         rest = x - towards_zero

@@ -118,6 +118,18 @@ def solve_triangular(self: Tensor, b: Tensor, upper: bool, transpose: bool = Fal
     return x.squeeze(-1) if is_vector else x
 
 
+def cholesky_solve(self: Tensor, L: Tensor, upper: bool = False) -> Tensor:
+    """The X for which A X = `self`, (..., n, k), by A's Cholesky factor: A = L L^T, or L^T L if `upper`."""
+    lower = transposed(L) if upper else L
+    return solve_triangular(lower, solve_triangular(lower, self, upper=False), upper=False, transpose=True)
+
+
+def cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
+    """The inverse of the matrix whose Cholesky factor this is."""
+    check_matrix("cholesky_inverse", self)
+    return cholesky_solve(type(self).eye(self.shape[-1], dtype=self.dtype, device=self.device), self, upper)
+
+
 def inv(self: Tensor) -> Tensor:
     """The inverse of square matrices (..., n, n); a singular one has inf or NaN.
 

@@ -174,6 +174,9 @@ def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Tens
     if not tensors:
         raise ValueError("einsum takes at least one operand")
     inputs, output = _read_formula(formula, tensors)
+    for x in tensors:
+        if not hasattr(x, "permute"):
+            raise TypeError(f"einsum takes tensors, got a {type(x).__qualname__}; Tensor(x) makes one")
     terms = [_one_axis_a_letter(x, term) for x, term in zip(tensors, inputs, strict=True)]
     result, axes = terms[0]
     for i, (x, term) in enumerate(terms[1:], 2):
@@ -185,3 +188,31 @@ def einsum(formula: str, *operands: Any, dtype: DTypeLike | None = None) -> Tens
         axes = "".join(c for c in axes if c in output)
     result = result.permute([axes.index(c) for c in output])
     return result if dtype is None else result.cast(dtype)
+
+
+# --- products by PyTorch's names ----------------------------------------------------------------------------
+
+
+def vdot(self: Tensor, other: Tensor) -> Tensor:
+    """The sum of the products of two vectors."""
+    if self.ndim != 1 or self.shape != other.shape:
+        raise ValueError(f"vdot takes two vectors of one size, got shapes {self.shape} and {other.shape}")
+    return self.dot(other)
+
+
+def addmv(self: Tensor, mat: Tensor, vec: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * self + alpha * mat @ vec; with beta 0, whatever self has."""
+    return self.unsqueeze(-1).addmm(mat, vec.unsqueeze(-1), beta, alpha).squeeze(-1)
+
+
+def addr(self: Tensor, vec1: Tensor, vec2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * self + alpha * (the outer product of two vectors), as `addmv`."""
+    return self.addmm(vec1.unsqueeze(1), vec2.unsqueeze(0), beta, alpha)
+
+
+def addbmm(self: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * self + alpha * (the sum of a batch of products), as `addmv`."""
+    if batch1.ndim != 3 or batch2.ndim != 3:
+        raise ValueError(f"addbmm takes batches of matrices, got shapes {batch1.shape} and {batch2.shape}")
+    wide = batch1.permute(1, 0, 2).flatten(1)
+    return self.addmm(wide, batch2.flatten(0, 1), beta, alpha)

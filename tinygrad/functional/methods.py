@@ -5,14 +5,10 @@ constructor; the types are the functions' own. Those of many nodes are `memoised
 """
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
-
 from tinygrad.compat import tensors as compat
 from tinygrad.functional import (
     activation,
+    arrangements,
     casts,
     comparisons,
     convolution,
@@ -22,7 +18,7 @@ from tinygrad.functional import (
     elementwise,
     equations,
     error_function,
-    graph_templates,
+    gamma_functions,
     indexing,
     interop,
     joining,
@@ -43,80 +39,13 @@ from tinygrad.functional import (
     statistics,
 )
 from tinygrad.functional.in_place import InPlace
+from tinygrad.functional.method_kinds import also_named, in_place, memoised, of_tensors, operator, reflected
 from tinygrad.tensor import generator
-
-if TYPE_CHECKING:
-    from tinygrad.tensor import Tensor
-
-P = ParamSpec("P")
-R = TypeVar("R")
-Function = TypeVar("Function", bound=Callable[..., Any])
-Operator: TypeAlias = "Callable[[Tensor, Any], Tensor]"
-
-
-def _operator(function: Callable[..., Tensor]) -> Operator:
-    """`tensor <op> x`."""
-    return function
-
-
-def _reflected(function: Callable[..., Tensor]) -> Operator:
-    """`x <op> tensor`."""
-    return lambda self, x: function(self, x, reverse=True)
-
-
-def _in_place(function: Callable[..., Tensor]) -> Operator:
-    """`tensor <op>= x`: the result assigned to the tensor."""
-    return lambda self, x: self.assign(function(self, x))
-
-
-def also_named(**names: str) -> Callable[[Function], Function]:
-    """Of a function: its arguments `names` may be called so too, as PyTorch (and NumPy) do."""
-    def named(function: Function) -> Function:
-        @wraps(function)
-        def method(self: Tensor, *args: Any, **options: Any) -> Any:
-            for other in names.keys() & options.keys():
-                own = names[other]
-                if own in options:
-                    name = function.__qualname__.removesuffix(".__init__").rstrip("_")
-                    raise TypeError(f"{name}: {own} and {other} are two names of one argument")
-                options[own] = options.pop(other)
-            return function(self, *args, **options)
-        return cast(Function, method)
-    return named
-
 
 _along = also_named(dim="axis")
 _along_dim = also_named(axis="dim")
-
-
-def _of_tensors(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, which raises TypeError where it fails because an argument is no tensor that has to be."""
-    @wraps(function)
-    def method(*args: P.args, **options: P.kwargs) -> R:
-        try:
-            return function(*args, **options)
-        except AttributeError:
-            _refuse_strangers(function, args, options)
-            raise
-    return method
-
-
-def _refuse_strangers(function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]) -> None:
-    signature = inspect.signature(function)
-    for name, value in signature.bind(*args, **options).arguments.items():
-        parameter = signature.parameters[name]
-        several = parameter.kind is parameter.VAR_POSITIONAL
-        for v in value if several else (value,):
-            is_one = isinstance(v, Methods) or (v is None and parameter.annotation == "Tensor | None")
-            if not is_one and parameter.annotation in ("Tensor", "Tensor | None"):
-                kind = "tensors" if several or name == "self" else f"a tensor as {name}"
-                raise TypeError(f"{function.__name__.rstrip('_')} takes {kind}, got a "
-                                f"{type(v).__qualname__}; Tensor(x) makes one") from None
-
-
-def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
-    """As `graph_templates.memoised`; tensors that are none are refused by name."""
-    return graph_templates.memoised(_of_tensors(function), first)
+_with_other = also_named(other="x")
+_spread = also_named(dim="axis", unbiased="correction")
 
 
 class Methods(InPlace):
@@ -153,17 +82,17 @@ class Methods(InPlace):
     randn_like = random.randn_like
     multinomial = random.multinomial
     # elementwise: arithmetic
-    add = elementwise.add
-    sub = elementwise.sub
-    mul = elementwise.mul
-    div = elementwise.div
-    floordiv = memoised(elementwise.floordiv)
-    mod = memoised(elementwise.mod)
-    fmod = memoised(elementwise.fmod)
+    add = _with_other(elementwise.add)
+    sub = _with_other(elementwise.sub)
+    mul = _with_other(elementwise.mul)
+    div = _with_other(elementwise.div)
+    floordiv = _with_other(memoised(elementwise.floordiv))
+    mod = _with_other(memoised(elementwise.mod))
+    fmod = _with_other(memoised(elementwise.fmod))
     neg = elementwise.neg
     reciprocal = elementwise.reciprocal
-    maximum = elementwise.maximum
-    minimum = elementwise.minimum
+    maximum = _with_other(elementwise.maximum)
+    minimum = _with_other(elementwise.minimum)
     clip = also_named(min="min_", max="max_")(memoised(elementwise.clip))
     lerp = memoised(elementwise.lerp)
     sign = memoised(elementwise.sign)
@@ -171,12 +100,12 @@ class Methods(InPlace):
     clamp = clip
     abs = memoised(elementwise.absolute)
     # comparisons and choices
-    lt = comparisons.lt
-    gt = comparisons.gt
-    le = comparisons.le
-    ge = comparisons.ge
-    eq = comparisons.eq
-    ne = comparisons.ne
+    lt = _with_other(comparisons.lt)
+    gt = _with_other(comparisons.gt)
+    le = _with_other(comparisons.le)
+    ge = _with_other(comparisons.ge)
+    eq = _with_other(comparisons.eq)
+    ne = _with_other(comparisons.ne)
     logical_not = comparisons.logical_not
     where = memoised(comparisons.where)
     masked_fill = memoised(comparisons.masked_fill)
@@ -186,9 +115,9 @@ class Methods(InPlace):
     isclose = memoised(comparisons.isclose)
     allclose = comparisons.allclose
     # elementwise: bits
-    bitwise_and = elementwise.bitwise_and
-    bitwise_or = elementwise.bitwise_or
-    bitwise_xor = elementwise.bitwise_xor
+    bitwise_and = _with_other(elementwise.bitwise_and)
+    bitwise_or = _with_other(elementwise.bitwise_or)
+    bitwise_xor = _with_other(elementwise.bitwise_xor)
     bitwise_not = elementwise.bitwise_not
     lshift = elementwise.lshift
     rshift = elementwise.rshift
@@ -209,7 +138,7 @@ class Methods(InPlace):
     log2 = mathematics.log2
     log10 = memoised(mathematics.log10)
     logaddexp = memoised(mathematics.logaddexp)
-    pow = memoised(mathematics.power)
+    pow = also_named(exponent="x")(memoised(mathematics.power))
     sin = mathematics.sin
     cos = memoised(mathematics.cos)
     tan = memoised(mathematics.tan)
@@ -225,6 +154,8 @@ class Methods(InPlace):
     erf = memoised(error_function.erf)
     erfc = memoised(error_function.erfc)
     erfinv = memoised(error_function.erfinv)
+    lgamma = memoised(gamma_functions.lgamma)
+    digamma = memoised(gamma_functions.digamma)
     # activation
     relu = memoised(activation.relu)
     relu6 = memoised(activation.relu6)
@@ -262,23 +193,23 @@ class Methods(InPlace):
     unflatten = movement.unflatten
     squeeze = movement.squeeze
     unsqueeze = movement.unsqueeze
-    expand = movement.expand
-    permute = movement.permute
+    expand = also_named(size="shape")(movement.expand)
+    permute = also_named(dims="order")(movement.permute)
     transpose = movement.transpose
-    flip = movement.flip
+    flip = also_named(dims="axis")(movement.flip)
     shrink = movement.shrink
     shrink_to = movement.shrink_to
     pad = memoised(movement.pad)
     pad_to = movement.pad_to
     cat = memoised(joining.cat)
     stack = memoised(joining.stack)
-    split = joining.split
+    split = also_named(split_size="sizes", split_size_or_sections="sizes", split_sizes="sizes")(joining.split)
     chunk = joining.chunk
     repeat = memoised(joining.repeat)
     repeat_interleave = joining.repeat_interleave
     roll = memoised(joining.roll)
-    meshgrid = _of_tensors(joining.meshgrid)
-    unfold = movement.unfold
+    meshgrid = of_tensors(joining.meshgrid)
+    unfold = also_named(dimension="dim")(movement.unfold)
     diagonal = movement.diagonal
     diag = memoised(movement.diag)
     triu = memoised(movement.triu)
@@ -288,7 +219,7 @@ class Methods(InPlace):
     size = movement.size
     element_size = movement.element_size
     nbytes = movement.nbytes
-    view = movement.reshape
+    view = also_named(size="shape")(movement.reshape)
     # reduce
     sum = _along(memoised(reduce.sum_))
     prod = _along(memoised(reduce.prod_))
@@ -297,10 +228,10 @@ class Methods(InPlace):
     any = _along(memoised(reduce.any_))
     all = _along(memoised(reduce.all_))
     mean = _along(memoised(reduce.mean))
-    var = _along(memoised(reduce.var))
-    std = _along(memoised(reduce.std))
-    var_mean = _along(memoised(reduce.var_mean))
-    std_mean = _along(memoised(reduce.std_mean))
+    var = _spread(memoised(reduce.var))
+    std = _spread(memoised(reduce.std))
+    var_mean = _spread(memoised(reduce.var_mean))
+    std_mean = _spread(memoised(reduce.std_mean))
     argmax = _along(memoised(reduce.argmax))
     argmin = _along(memoised(reduce.argmin))
     softmax = _along(memoised(reduce.softmax))
@@ -317,36 +248,42 @@ class Methods(InPlace):
     topk = also_named(axis="dim", sorted="sorted_")(memoised(sorting.topk))
     # linear algebra
     dot = memoised(linalg.dot)
-    matmul = memoised(linalg.matmul)
+    matmul = _with_other(memoised(linalg.matmul))
     linear = memoised(linalg.linear)
     qr = decompositions.qr
     svd = decompositions.svd
     eigh = decompositions.eigh
     cholesky = decompositions.cholesky
-    solve = _of_tensors(equations.solve)
-    solve_triangular = _of_tensors(equations.solve_triangular)
-    triangular_solve = _of_tensors(equations.solve_triangular)
+    solve = of_tensors(equations.solve)
+    solve_triangular = of_tensors(equations.solve_triangular)
+    triangular_solve = of_tensors(equations.solve_triangular)
     inv = equations.inv
     inverse = equations.inv
     pinv = equations.pinv
-    lstsq = _of_tensors(equations.lstsq)
+    lstsq = of_tensors(equations.lstsq)
     det = equations.det
     slogdet = equations.slogdet
     matrix_power = equations.matrix_power
+    cholesky_solve = of_tensors(equations.cholesky_solve)
+    cholesky_inverse = equations.cholesky_inverse
+    vdot = of_tensors(linalg.vdot)
+    addmv = of_tensors(linalg.addmv)
+    addr = of_tensors(linalg.addr)
+    addbmm = of_tensors(linalg.addbmm)
     einsum = staticmethod(memoised(linalg.einsum, first=1))
     # indexing
     gather = memoised(indexing.gather)
-    scatter = memoised(indexing.scatter)
+    scatter = also_named(value="src")(memoised(indexing.scatter))
     scatter_reduce = memoised(indexing.scatter_reduce)
-    masked_select = _of_tensors(selecting.masked_select)
-    nonzero = selecting.nonzero
+    masked_select = of_tensors(selecting.masked_select)
+    nonzero = arrangements.nonzero
     unique = selecting.unique
     # neural networks: convolution, pooling, normalisation, attention, losses
     conv2d = memoised(convolution.conv2d)
     conv_transpose2d = memoised(convolution.conv_transpose2d)
     avg_pool2d = memoised(pooling.avg_pool2d)
     max_pool2d = memoised(pooling.max_pool2d)
-    max_unpool2d = _of_tensors(pooling.max_unpool2d)
+    max_unpool2d = of_tensors(pooling.max_unpool2d)
     interpolate = memoised(pooling.interpolate)
     batchnorm = memoised(nn.batchnorm)
     layernorm = memoised(nn.layernorm)
@@ -380,14 +317,15 @@ class Methods(InPlace):
     isneginf = pytorch_names.isneginf
     fmax = memoised(pytorch_names.fmax)
     fmin = memoised(pytorch_names.fmin)
-    logical_and = _of_tensors(pytorch_names.logical_and)
-    logical_or = _of_tensors(pytorch_names.logical_or)
-    logical_xor = _of_tensors(pytorch_names.logical_xor)
+    logical_and = of_tensors(pytorch_names.logical_and)
+    logical_or = of_tensors(pytorch_names.logical_or)
+    logical_xor = of_tensors(pytorch_names.logical_xor)
     hardshrink = memoised(pytorch_names.hardshrink)
     prelu = memoised(pytorch_names.prelu)
     arctan2 = atan2
     absolute = abs
     negative = neg
+    positive = elementwise.positive
     multiply = mul
     subtract = sub
     divide = div
@@ -403,6 +341,13 @@ class Methods(InPlace):
     arcsin = asin
     arccos = acos
     arctan = atan
+    arcsinh = asinh
+    arccosh = acosh
+    arctanh = atanh
+    sgn = sign
+    bitwise_left_shift = lshift
+    bitwise_right_shift = rshift
+    type = casts.cast
     # PyTorch's names: along axes
     amax = _along_dim(memoised(pytorch_names.amax))
     amin = _along_dim(memoised(pytorch_names.amin))
@@ -432,31 +377,33 @@ class Methods(InPlace):
     tensordot = memoised(statistics.tensordot)
     tensor_split = statistics.tensor_split
     # PyTorch's names: products
-    mm = _of_tensors(pytorch_names.mm)
-    bmm = _of_tensors(pytorch_names.bmm)
-    mv = _of_tensors(pytorch_names.mv)
-    addmm = _of_tensors(pytorch_names.addmm)
-    baddbmm = _of_tensors(pytorch_names.baddbmm)
+    mm = of_tensors(pytorch_names.mm)
+    bmm = of_tensors(pytorch_names.bmm)
+    mv = of_tensors(pytorch_names.mv)
+    addmm = of_tensors(pytorch_names.addmm)
+    baddbmm = of_tensors(pytorch_names.baddbmm)
     outer = memoised(pytorch_names.outer)
     inner = memoised(pytorch_names.inner)
     kron = memoised(pytorch_names.kron)
+    ger = outer
+    pinverse = pinv
     cross = memoised(pytorch_names.cross)
     # PyTorch's names: positions
     select = pytorch_names.select
     narrow = pytorch_names.narrow
     unbind = pytorch_names.unbind
-    index_select = _of_tensors(pytorch_names.index_select)
+    index_select = of_tensors(pytorch_names.index_select)
     index_add = memoised(pytorch_names.index_add)
     index_copy = memoised(pytorch_names.index_copy)
     index_fill = memoised(pytorch_names.index_fill)
-    scatter_add = _of_tensors(pytorch_names.scatter_add)
-    take = _of_tensors(pytorch_names.take)
+    scatter_add = of_tensors(pytorch_names.scatter_add)
+    take = of_tensors(pytorch_names.take)
     take_along_dim = memoised(pytorch_names.take_along_dim)
     bincount = pytorch_names.bincount
-    argwhere = nonzero
+    argwhere = selecting.nonzero
     # PyTorch's names: movement
-    expand_as = _of_tensors(pytorch_names.expand_as)
-    reshape_as = _of_tensors(pytorch_names.reshape_as)
+    expand_as = of_tensors(pytorch_names.expand_as)
+    reshape_as = of_tensors(pytorch_names.reshape_as)
     tile = pytorch_names.tile
     movedim = pytorch_names.movedim
     t = pytorch_names.t
@@ -476,17 +423,44 @@ class Methods(InPlace):
     ndimension = dim
     concat = cat
     concatenate = cat
+    adjoint = pytorch_names.mT
+    # PyTorch's and NumPy's names: side by side, in parts, with a part written
+    atleast_1d = of_tensors(arrangements.atleast_1d)
+    atleast_2d = of_tensors(arrangements.atleast_2d)
+    atleast_3d = of_tensors(arrangements.atleast_3d)
+    broadcast_tensors = of_tensors(arrangements.broadcast_tensors)
+    hstack = memoised(arrangements.hstack)
+    vstack = memoised(arrangements.vstack)
+    dstack = memoised(arrangements.dstack)
+    column_stack = memoised(arrangements.column_stack)
+    block_diag = memoised(arrangements.block_diag)
+    cartesian_prod = of_tensors(arrangements.cartesian_prod)
+    hsplit = arrangements.hsplit
+    vsplit = arrangements.vsplit
+    dsplit = arrangements.dsplit
+    split_with_sizes = split
+    select_scatter = of_tensors(arrangements.select_scatter)
+    slice_scatter = of_tensors(arrangements.slice_scatter)
+    index_put = of_tensors(arrangements.index_put)
+    masked_scatter = of_tensors(arrangements.masked_scatter)
+    fill_diagonal_ = arrangements.fill_diagonal_
+    trapezoid = memoised(arrangements.trapezoid)
+    trapz = trapezoid
+    renorm = memoised(arrangements.renorm)
+    sum_to_size = arrangements.sum_to_size
+    unique_consecutive = arrangements.unique_consecutive
     # PyTorch's names: new tensors
     new_full = pytorch_names.new_full
+    new_empty = pytorch_names.new_zeros
     new_zeros = pytorch_names.new_zeros
     new_ones = pytorch_names.new_ones
     new_tensor = pytorch_names.new_tensor
     bernoulli = pytorch_names.bernoulli
-    type_as = _of_tensors(pytorch_names.type_as)
+    type_as = of_tensors(pytorch_names.type_as)
     byte = pytorch_names.byte
     char = pytorch_names.char
     cpu = pytorch_names.cpu
-    equal = _of_tensors(pytorch_names.equal)
+    equal = of_tensors(pytorch_names.equal)
     # devices
     to = placement.to
     to_ = placement.to_
@@ -498,8 +472,8 @@ class Methods(InPlace):
     is_param_ = compat.is_param_
     custom_kernel = compat.custom_kernel
     # gradients
-    gradient = _of_tensors(differentiation.gradient)
-    backward = _of_tensors(differentiation.backward)
+    gradient = of_tensors(differentiation.gradient)
+    backward = of_tensors(differentiation.backward)
     # other libraries
     data = interop.data
     from_dlpack = staticmethod(interop.from_dlpack)
@@ -511,45 +485,46 @@ class Methods(InPlace):
 
     # --- operators ------------------------------------------------------------------------------------------
 
-    __add__ = _operator(elementwise.add)
-    __sub__ = _operator(elementwise.sub)
-    __mul__ = _operator(elementwise.mul)
-    __truediv__ = _operator(elementwise.div)
-    __floordiv__ = _operator(floordiv)
-    __mod__ = _operator(mod)
-    __pow__ = _operator(pow)
-    __matmul__ = _operator(matmul)
-    __and__ = _operator(elementwise.bitwise_and)
-    __or__ = _operator(elementwise.bitwise_or)
-    __xor__ = _operator(elementwise.bitwise_xor)
-    __lshift__ = _operator(elementwise.lshift)
-    __rshift__ = _operator(elementwise.rshift)
-    __radd__ = _reflected(elementwise.add)
-    __rsub__ = _reflected(elementwise.sub)
-    __rmul__ = _reflected(elementwise.mul)
-    __rtruediv__ = _reflected(elementwise.div)
-    __rfloordiv__ = _reflected(floordiv)
-    __rmod__ = _reflected(mod)
-    __rpow__ = _reflected(pow)
-    __rmatmul__ = _reflected(matmul)
-    __rand__ = _reflected(elementwise.bitwise_and)
-    __ror__ = _reflected(elementwise.bitwise_or)
-    __rxor__ = _reflected(elementwise.bitwise_xor)
-    __rlshift__ = _reflected(elementwise.lshift)
-    __rrshift__ = _reflected(elementwise.rshift)
-    __iadd__ = _in_place(elementwise.add)
-    __isub__ = _in_place(elementwise.sub)
-    __imul__ = _in_place(elementwise.mul)
-    __itruediv__ = _in_place(elementwise.div)
-    __ifloordiv__ = _in_place(floordiv)
-    __imod__ = _in_place(mod)
-    __ipow__ = _in_place(pow)
-    __imatmul__ = _in_place(matmul)
-    __iand__ = _in_place(elementwise.bitwise_and)
-    __ior__ = _in_place(elementwise.bitwise_or)
-    __ixor__ = _in_place(elementwise.bitwise_xor)
-    __ilshift__ = _in_place(elementwise.lshift)
-    __irshift__ = _in_place(elementwise.rshift)
+    __add__ = operator(elementwise.add)
+    __sub__ = operator(elementwise.sub)
+    __mul__ = operator(elementwise.mul)
+    __truediv__ = operator(elementwise.div)
+    __floordiv__ = operator(floordiv)
+    __mod__ = operator(mod)
+    __pow__ = operator(pow)
+    __matmul__ = operator(matmul)
+    __and__ = operator(elementwise.bitwise_and)
+    __or__ = operator(elementwise.bitwise_or)
+    __xor__ = operator(elementwise.bitwise_xor)
+    __lshift__ = operator(elementwise.lshift)
+    __rshift__ = operator(elementwise.rshift)
+    __radd__ = reflected(elementwise.add)
+    __rsub__ = reflected(elementwise.sub)
+    __rmul__ = reflected(elementwise.mul)
+    __rtruediv__ = reflected(elementwise.div)
+    __rfloordiv__ = reflected(floordiv)
+    __rmod__ = reflected(mod)
+    __rpow__ = reflected(pow)
+    __rmatmul__ = reflected(matmul)
+    __rand__ = reflected(elementwise.bitwise_and)
+    __ror__ = reflected(elementwise.bitwise_or)
+    __rxor__ = reflected(elementwise.bitwise_xor)
+    __rlshift__ = reflected(elementwise.lshift)
+    __rrshift__ = reflected(elementwise.rshift)
+    __iadd__ = in_place(elementwise.add)
+    __isub__ = in_place(elementwise.sub)
+    __imul__ = in_place(elementwise.mul)
+    __itruediv__ = in_place(elementwise.div)
+    __ifloordiv__ = in_place(floordiv)
+    __imod__ = in_place(mod)
+    __ipow__ = in_place(pow)
+    __imatmul__ = in_place(matmul)
+    __iand__ = in_place(elementwise.bitwise_and)
+    __ior__ = in_place(elementwise.bitwise_or)
+    __ixor__ = in_place(elementwise.bitwise_xor)
+    __ilshift__ = in_place(elementwise.lshift)
+    __irshift__ = in_place(elementwise.rshift)
+    __pos__ = elementwise.positive
     __neg__ = elementwise.neg
     __abs__ = elementwise.absolute
     __invert__ = elementwise.bitwise_not

@@ -21,17 +21,20 @@ if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
 
-def to(self: Tensor, device: Devices | Tensor | DType | None, dtype: DType | None = None) -> Tensor:
-    """This tensor on another device; whole on each of several. One that is on several is gathered.
+def to(self: Tensor, device: Devices | Tensor | DType | None = None, dtype: DType | None = None,
+       non_blocking: bool = True) -> Tensor:
+    """This tensor on another device, the default one for None; whole on each of several. One that is on
+    several is gathered.
 
     Of another tensor it takes the device and the dtype; a dtype, alone or second, is cast to, as in PyTorch.
+    Copies never wait, whatever `non_blocking` says.
     """
     from tinygrad.tensor import Tensor
 
     if isinstance(device, DType):
         return self.cast(device)
     if dtype is not None:
-        return to(self, device).cast(dtype)
+        return (self if device is None else to(self, device)).cast(dtype)
     if isinstance(device, Tensor):
         return to(self, device.device).cast(device.dtype)
     if device == self.device:

@@ -528,9 +528,9 @@ def new_tensor(self: Tensor, data: Any, dtype: DTypeLike | None = None, device: 
     return type(self)(data, device or self.device, dtype or self.dtype)
 
 
-def bernoulli(self: Tensor) -> Tensor:
-    """Ones with the probabilities that self says, zeros else, in its dtype."""
-    return (self.rand_like(dtype=dtypes.float32) < self).cast(self.dtype).detach()
+def bernoulli(self: Tensor, p: float | None = None) -> Tensor:
+    """Ones with the probabilities that self says, or with `p`, zeros else, in its dtype."""
+    return (self.rand_like(dtype=dtypes.float32) < (self if p is None else p)).cast(self.dtype).detach()
 
 
 def type_as(self: Tensor, other: Tensor) -> Tensor:

@@ -246,8 +246,9 @@ def _order(self: Tensor, axis: int, descending: bool, count: int | None = None) 
     return places.permute(order)
 
 
-def argsort(self: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
-    """The positions that sort axis `dim`; equal items keep their order, NaN counts as largest.
+def argsort(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """The positions that sort axis `dim`; equal items keep their order whatever `stable` says, NaN counts as
+    largest.
 
     >>> Tensor([3, 1, 2]).argsort().tolist()
     [1, 2, 0]
@@ -258,8 +259,10 @@ def argsort(self: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
     return _order(self, axis, descending)
 
 
-def sort(self: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """(the items of axis `dim` in order, their positions before). Stable; NaN counts as largest.
+def sort(self: Tensor, dim: int = -1, descending: bool = False, stable: bool = True
+         ) -> tuple[Tensor, Tensor]:
+    """(the items of axis `dim` in order, their positions before). Stable whatever `stable` says; NaN counts
+    as largest.
 
     >>> items, places = Tensor([3, 1, 2]).sort(descending=True)
     >>> items.tolist(), places.tolist()

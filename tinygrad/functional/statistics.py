@@ -103,19 +103,19 @@ def nanmedian(self: Tensor, dim: int | None = None, keepdim: bool = False) -> An
 
 
 def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The smallest of the most frequent items along an axis, and its last position. Compares each with each.
+    """The smallest of the most frequent items along an axis, and its last position.
 
     >>> [x.item() for x in Tensor([3, 1, 3, 2, 1]).mode()]
     [1, 4]
     """
     x, axis = _row("mode", self, dim)
     last = x.transpose(axis, -1)
-    counts = (last.unsqueeze(-1) == last.unsqueeze(-2)).sum(-1)
-    most = counts == counts.max(-1, keepdim=True)
-    value = most.where(last, last.dtype.max).min(-1, keepdim=True)
-    places = type(self).arange(last.shape[-1], device=self.device)
-    place = (last == value).where(places, -1).max(-1, keepdim=True)
-    value = last.gather(-1, place)  # whose gradient goes to that item alone
+    values, places = last.detach().sort(-1)
+    numbers = type(self).arange(last.shape[-1], device=self.device)
+    is_first = (values != values.roll(1, -1)) | (numbers == 0)
+    length = numbers - is_first.where(numbers, 0).cummax(-1)[0]  # how many of its equals come before
+    place = places.gather(-1, length.argmax(-1, keepdim=True))
+    value = last.gather(-1, place)
     return _kept(self, axis, keepdim, value.transpose(axis, -1), place.transpose(axis, -1))
 
 

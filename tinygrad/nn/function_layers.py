@@ -124,12 +124,15 @@ AdaptiveMaxPool3d = _layer("AdaptiveMaxPool3d", F.adaptive_max_pool3d)
 AvgPool1d = _layer("AvgPool1d", F.avg_pool1d)
 AvgPool2d = _layer("AvgPool2d", F.avg_pool2d)
 AvgPool3d = _layer("AvgPool3d", F.avg_pool3d)
+ChannelShuffle = _layer("ChannelShuffle", F.channel_shuffle)
 Dropout = _layer("Dropout", _in_mode(F.dropout))
 Dropout1d = _layer("Dropout1d", _in_mode(F.dropout1d))
 Dropout2d = _layer("Dropout2d", _in_mode(F.dropout2d))
 Dropout3d = _layer("Dropout3d", _in_mode(F.dropout3d))
 Flatten = _layer("Flatten", _flatten, doc="`Tensor.flatten` as a layer, from axis 1 on.")
 Fold = _layer("Fold", F.fold)
+LocalResponseNorm = _layer("LocalResponseNorm", F.local_response_norm)
+
 MaxPool1d = _layer("MaxPool1d", F.max_pool1d, order=OF_MAX_POOL)
 MaxPool2d = _layer("MaxPool2d", F.max_pool2d, order=OF_MAX_POOL)
 MaxPool3d = _layer("MaxPool3d", F.max_pool3d, order=OF_MAX_POOL)
@@ -156,6 +159,7 @@ CircularPad1d, CircularPad2d, CircularPad3d = (
 
 BCELoss = _layer("BCELoss", F.binary_cross_entropy, 2)
 BCEWithLogitsLoss = _layer("BCEWithLogitsLoss", F.binary_cross_entropy_with_logits, 2)
+CTCLoss = _layer("CTCLoss", F.ctc_loss, 4)
 CosineEmbeddingLoss = _layer("CosineEmbeddingLoss", F.cosine_embedding_loss, 3)
 CosineSimilarity = _layer("CosineSimilarity", F.cosine_similarity, 2)
 CrossEntropyLoss = _layer("CrossEntropyLoss", F.cross_entropy, 2)
@@ -167,6 +171,7 @@ L1Loss = _layer("L1Loss", F.l1_loss, 2)
 MSELoss = _layer("MSELoss", F.mse_loss, 2)
 MarginRankingLoss = _layer("MarginRankingLoss", F.margin_ranking_loss, 3)
 MultiLabelSoftMarginLoss = _layer("MultiLabelSoftMarginLoss", F.multilabel_soft_margin_loss, 2)
+MultiMarginLoss = _layer("MultiMarginLoss", F.multi_margin_loss, 2)
 NLLLoss = _layer("NLLLoss", F.nll_loss, 2)
 PairwiseDistance = _layer("PairwiseDistance", F.pairwise_distance, 2)
 PoissonNLLLoss = _layer("PoissonNLLLoss", F.poisson_nll_loss, 2)
@@ -191,6 +196,8 @@ __all__ = [
     "AvgPool3d",
     "BCELoss",
     "BCEWithLogitsLoss",
+    "CTCLoss",
+    "ChannelShuffle",
     "CircularPad1d",
     "CircularPad2d",
     "CircularPad3d",
@@ -216,6 +223,7 @@ __all__ = [
     "KLDivLoss",
     "L1Loss",
     "LeakyReLU",
+    "LocalResponseNorm",
     "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
@@ -228,6 +236,7 @@ __all__ = [
     "MaxUnpool3d",
     "Mish",
     "MultiLabelSoftMarginLoss",
+    "MultiMarginLoss",
     "NLLLoss",
     "PairwiseDistance",
     "PixelShuffle",

@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from tinygrad.dtype import DTypeLike, dtypes, promote
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.functional.pooling import adaptive_average, adaptive_largest
 from tinygrad.functional.windows import pad_spatial, per_axis, sliding_windows
 from tinygrad.helpers import make_tuple, prod
+from tinygrad.nn.grids import affine_grid as affine_grid
+from tinygrad.nn.grids import grid_sample as grid_sample
 from tinygrad.nn.losses import binary_cross_entropy as binary_cross_entropy
 from tinygrad.nn.losses import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
 from tinygrad.nn.losses import cosine_embedding_loss as cosine_embedding_loss
 from tinygrad.nn.losses import cosine_similarity as cosine_similarity
 from tinygrad.nn.losses import cross_entropy as cross_entropy
+from tinygrad.nn.losses import ctc_loss as ctc_loss
 from tinygrad.nn.losses import gaussian_nll_loss as gaussian_nll_loss
 from tinygrad.nn.losses import hinge_embedding_loss as hinge_embedding_loss
 from tinygrad.nn.losses import huber_loss as huber_loss
@@ -26,6 +32,7 @@ from tinygrad.nn.losses import kl_div as kl_div
 from tinygrad.nn.losses import l1_loss as l1_loss
 from tinygrad.nn.losses import margin_ranking_loss as margin_ranking_loss
 from tinygrad.nn.losses import mse_loss as mse_loss
+from tinygrad.nn.losses import multi_margin_loss as multi_margin_loss
 from tinygrad.nn.losses import multilabel_soft_margin_loss as multilabel_soft_margin_loss
 from tinygrad.nn.losses import nll_loss as nll_loss
 from tinygrad.nn.losses import pairwise_distance as pairwise_distance
@@ -84,6 +91,10 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """`Tensor.hardtanh`."""
     return _result(input, input.hardtanh(min_val, max_val), inplace)
+
+
+relu_, selu_, elu_, leaky_relu_, hardtanh_ = (
+    partial(function, inplace=True) for function in (relu, selu, elu, leaky_relu, hardtanh))
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
@@ -233,6 +244,56 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
     return _affine(found, *(None if x is None else x.reshape(shape) for x in (weight, bias)))
 
 
+def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+               weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
+               momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
+    """Normalises channels, axis 1, by the mean and variance of the batch while `training`, which move the
+    running ones, and else by these; then scales and moves channels."""
+    axes, shape = (0, *range(2, input.ndim)), (1, -1, *(1,) * (input.ndim - 2))
+    if training or running_mean is None or running_var is None:
+        mean, variance = input.mean(axes), input.var(axes, correction=0)
+        if running_mean is not None and running_var is not None:
+            count = prod(input.shape) // input.shape[1]
+            spread = variance.detach() * (count / max(count - 1, 1))
+            running_mean.assign(running_mean * (1 - momentum) + mean.detach() * momentum)
+            running_var.assign(running_var * (1 - momentum) + spread * momentum)
+    else:
+        mean, variance = running_mean, running_var
+    found = (input - mean.reshape(shape)) * (variance + eps).rsqrt().reshape(shape)
+    return _affine(found, *(None if x is None else x.reshape(shape) for x in (weight, bias)))
+
+
+def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
+                  weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
+                  momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
+    """`group_norm` of each channel by itself. Raises ValueError for running statistics."""
+    if running_mean is not None or running_var is not None or not use_input_stats:
+        raise ValueError("instance_norm keeps no running statistics; nn.functional.batch_norm does")
+    return group_norm(input, input.shape[1], weight, bias, eps)
+
+
+def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+                        ) -> Tensor:
+    """input / (k + alpha * the mean square of `size` channels around) ** beta (Krizhevsky and others, 2012):
+    (N, channels, ...)."""
+    squares = input.square().pad((None, (size // 2, (size - 1) // 2), *(None,) * (input.ndim - 2)))
+    around = squares.unfold(1, size, 1).mean(-1)
+    return input / (around * alpha + k) ** beta
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Each output o is input1 weight[o] input2: (..., n) and (..., m) with weights (out, n, m)."""
+    rows, columns = input1.reshape(-1, input1.shape[-1]), input2.reshape(-1, input2.shape[-1])
+    found = Tensor.einsum("bn,onm,bm->bo", rows, weight, columns).reshape(*input1.shape[:-1], -1)
+    return found if bias is None else found + bias
+
+
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """The p-norms of the differences of each two rows, (n, d) to (n (n - 1) / 2,)."""
+    first, second = np.triu_indices(input.shape[0], 1)
+    return (input[first] - input[second]).norm(p, -1)
+
+
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     scaled = x if weight is None else x * weight
     return scaled if bias is None else scaled + bias
@@ -369,6 +430,13 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return blocks.movedim((-3, -1), (-4, -3)).reshape(*lead, channels * r * r, height // r, width // r)
 
 
+def channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """Channels (N, groups * n, ...) in the order (n, groups) (Zhang and others, 2017)."""
+    if input.ndim < 3 or input.shape[1] % groups:
+        raise ValueError(f"channel_shuffle takes channels, axis 1, divisible by {groups}, got {input.shape}")
+    return input.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+
+
 def interpolate(input: Tensor, size: Any = None, scale_factor: Factors = None, mode: str = "nearest",
                 align_corners: bool | None = None, recompute_scale_factor: bool | None = None) -> Tensor:
     """`Tensor.interpolate` of (N, C, ...), to sizes or by factors. Raises ValueError for factors that give no
@@ -385,3 +453,6 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Factors = None, m
             raise ValueError(f"interpolate of {input.shape} by {scale_factor} gives no whole sizes; give a "
                              f"size, or recompute_scale_factor=True")
     return input.interpolate(make_tuple(size, axes), mode, bool(align_corners))
+
+
+upsample = interpolate

@@ -12,7 +12,7 @@ import numpy as np
 
 from tinygrad.dtype import dtypes, least_upper_float, promote
 from tinygrad.functional.graph_templates import memoised
-from tinygrad.functional.methods import also_named
+from tinygrad.functional.method_kinds import also_named
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.helpers import make_tuple, prod
 from tinygrad.nn.functional import embedding
@@ -44,6 +44,9 @@ class Linear:
         return x.linear(self.weight.transpose(), self.bias)
 
 
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
 class _Convolution:
     """Weights of (first, second/groups, *kernel) and a bias for each output, uniform within 1/sqrt(items that
     one channel of the weight's second axis stands for)."""
@@ -67,39 +70,58 @@ class Conv2d(_Convolution):
     """`Tensor.conv2d` with parameters; `kernel_size` may name any number of spatial axes (two for an int).
 
     weight (out_channels, in_channels/groups, *kernel) and bias (out_channels,) begin uniform within
-    1/sqrt(in_channels/groups * kernel items).
+    1/sqrt(in_channels/groups * kernel items). What is padded is zeros, or by `padding_mode` a "reflect"ion of
+    the images, their border again and again ("replicate"), or what comes at the other end ("circular").
 
     >>> nn.Conv2d(3, 8, kernel_size=3, padding=1)(Tensor.ones(1, 3, 5, 5)).shape
     (1, 8, 5, 5)
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
-                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True) -> None:
+                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
+                 padding_mode: str = "zeros") -> None:
         super().__init__(in_channels, out_channels, kernel_size, out_channels, in_channels, groups, bias)
         self.stride = stride
         self.padding = padding
         self.dilation = dilation
+        if padding_mode not in PADDING_MODES:
+            raise ValueError(f"padding_mode is one of {PADDING_MODES}, got {padding_mode!r}")
+        self.padding_mode = padding_mode
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding)
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            x, padding = x.pad(self._pads(), self.padding_mode), 0
+        return x.conv2d(self.weight, self.bias, self.groups, self.stride, self.dilation, padding)
+
+    def _pads(self) -> tuple[int, ...]:
+        """The items before and after each axis, the last one first."""
+        axes = len(self.kernel_size)
+        if isinstance(self.padding, str):
+            both = [d * (k - 1) if self.padding == "same" else 0
+                    for k, d in zip(self.kernel_size, make_tuple(self.dilation, axes), strict=True)]
+            return tuple(n for total in reversed(both) for n in (total // 2, total - total // 2))
+        return tuple(n for n in reversed(make_tuple(self.padding, axes)) for _ in range(2))
 
 
 class Conv1d(Conv2d):
     """`Conv2d` over one spatial axis: input (N, C, L)."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
-                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True) -> None:
+                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
+                 padding_mode: str = "zeros") -> None:
         super().__init__(in_channels, out_channels, make_tuple(kernel_size, 1), stride, padding, dilation,
-                         groups, bias)
+                         groups, bias, padding_mode)
 
 
 class Conv3d(Conv2d):
     """`Conv2d` over three spatial axes: input (N, C, D, H, W)."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
-                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True) -> None:
+                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
+                 padding_mode: str = "zeros") -> None:
         super().__init__(in_channels, out_channels, make_tuple(kernel_size, 3), stride, padding, dilation,
-                         groups, bias)
+                         groups, bias, padding_mode)
 
 
 class ConvTranspose2d(_Convolution):
@@ -162,6 +184,8 @@ class BatchNorm:
     @also_named(num_features="sz")
     def __init__(self, sz: int, eps: float = 1e-5, affine: bool = True, track_running_stats: bool = True,
                  momentum: float | None = 0.1) -> None:
+        if not isinstance(affine, bool):
+            raise TypeError(f"BatchNorm: affine is True or False, got {affine!r}; give momentum by name")
         self.eps = eps
         self.momentum = momentum
         self.track_running_stats = track_running_stats

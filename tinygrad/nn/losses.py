@@ -6,7 +6,9 @@ Each is of `input` and `target`, which broadcast where PyTorch's do, and has a `
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.losses import Reduction, reduce_loss
 from tinygrad.tensor import Tensor
 
@@ -47,6 +49,75 @@ def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | 
     """Means over the classes, the last axis, of `binary_cross_entropy_with_logits`."""
     loss = binary_cross_entropy_with_logits(input, target, weight, reduction="none")
     return reduce_loss(loss.mean(-1), reduction)
+
+
+def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0,
+                      weight: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
+    """Means over the classes of max(0, margin - the score of the class + this one's) ** p, times the `weight`
+    of the class: of scores (N, classes) and class numbers (N,)."""
+    own = target.reshape(-1, 1)
+    lacking = (margin - input.gather(1, own) + input).clip(0) ** p
+    lacking = lacking if weight is None else lacking * weight[target].unsqueeze(1)
+    others = Tensor.arange(input.shape[1], device=input.device) != own
+    return reduce_loss(others.where(lacking, 0).sum(1) / input.shape[1], reduction)
+
+
+NO_PATH = -1e30
+"""The logarithm of a probability 0, finite so that gradients are."""
+
+
+def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int],
+             target_lengths: Tensor | Sequence[int], blank: int = 0, reduction: Reduction = "mean",
+             zero_infinity: bool = False) -> Tensor:
+    """-log of the probability of all ways to spread labels over time with blanks between (Graves and others,
+    2006): of log-probabilities (T, N, classes), or (T, classes), and labels (N, S), or one after the other in
+    one axis.
+
+    The "mean" divides each loss by its number of labels first. What is too short for its labels costs
+    infinity, or 0 with `zero_infinity`. Labels in one axis compute their lengths. Unrolled, step by step: put
+    a training step with it under `TinyJit`.
+    """
+    if log_probs.ndim == 2:
+        found = ctc_loss(log_probs.unsqueeze(1), targets.unsqueeze(0), _one_row(input_lengths, log_probs),
+                         _one_row(target_lengths, log_probs), blank, reduction, zero_infinity)
+        return found.squeeze(0) if found.ndim else found
+    steps, number, _ = log_probs.shape
+    inputs, lengths = (_one_row(x, log_probs) for x in (input_lengths, target_lengths))
+    if targets.ndim == 1:  # place i of row n is where the rows before it end, and i
+        most = int(lengths.max().item())
+        places = (lengths.cumsum() - lengths).unsqueeze(1) + Tensor.arange(most, device=targets.device)
+        targets = targets[places.minimum(max(targets.shape[0] - 1, 0))] if most else \
+            targets.reshape(1, -1).expand(number, -1)[:, :0]
+    if targets.shape[0] != number or inputs.shape != (number,) or lengths.shape != (number,):
+        raise ValueError(f"ctc_loss of {log_probs.shape} takes {number} rows of labels and as many lengths, "
+                         f"got {targets.shape}, {inputs.shape} and {lengths.shape}")
+    blanks = targets.full_like(blank)
+    path = blanks.stack(targets, dim=-1).flatten(1).cat(targets.new_full((number, 1), blank), dim=1)
+    wide = log_probs.cast(promote(log_probs.dtype, dtypes.float32))
+    two_before = path.pad((None, (2, 0)), value=blank)[:, :path.shape[1]]
+    # in memory, so that all steps are one kernel, of other places
+    scores = wide.gather(2, path.unsqueeze(0).expand(steps, -1, -1)).contiguous()
+    to_skip = ((path != blank) & (path != two_before)).where(0.0, NO_PATH).contiguous()
+    goes_on = (Tensor.arange(steps, device=path.device).unsqueeze(1) < inputs).unsqueeze(2).contiguous()
+    place = Tensor.arange(path.shape[1], device=path.device)
+    alpha = (place < 2).where(scores[0], NO_PATH)
+    for step in range(1, steps):
+        alpha = alpha.contiguous()
+        one, two = (alpha.pad((None, (n, 0)), value=NO_PATH)[:, :path.shape[1]] for n in (1, 2))
+        two = two + to_skip
+        top = alpha.maximum(one).maximum(two).detach()
+        total = (alpha - top).exp() + (one - top).exp() + (two - top).exp()
+        alpha = goes_on[step].where(total.log() + top + scores[step], alpha)
+    last = lengths.unsqueeze(1) * 2
+    is_end = (place == last) | (place == last - 1)
+    loss = -is_end.where(alpha, NO_PATH).logsumexp(1)
+    loss = (loss > -NO_PATH / 2).where(0 if zero_infinity else math.inf, loss).cast(log_probs.dtype)
+    return reduce_loss(loss / lengths.maximum(1) if reduction == "mean" else loss, reduction)
+
+
+def _one_row(lengths: Tensor | Sequence[int], like: Tensor) -> Tensor:
+    found = lengths if isinstance(lengths, Tensor) else Tensor(lengths, device=like.device)
+    return found.cast(dtypes.int32).reshape(-1)
 
 
 # --- numbers ------------------------------------------------------------------------------------------------

@@ -18,12 +18,18 @@ def _rate_of(optimizer: Optimizer) -> float:
     return float(str(optimizer.lr.numpy()[0]))
 
 
+def _first_rate_of(optimizer: Optimizer) -> float:
+    """The rate before the first scheduler of an optimizer, from which further ones count too."""
+    rate: float = vars(optimizer).setdefault("initial_lr", _rate_of(optimizer))
+    return rate
+
+
 class LRScheduler:
     """The rate that the optimizer had, times `_factor` of the number of steps."""
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self.optimizer = optimizer
-        self.base_lr = _rate_of(optimizer)
+        self.base_lr = _first_rate_of(optimizer)
         self.last_epoch = last_epoch
         self.step()
 
@@ -170,6 +176,45 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         while t >= length:
             t, length = t - length, length * self.T_mult
         return self.eta_min + (self.base_lr - self.eta_min) * (1 + math.cos(math.pi * t / length)) / 2
+
+
+class SequentialLR:
+    """The schedulers one after the other, each from its first step on, the next from each milestone on: a
+    warm-up and then a cosine. They are made before, of the same optimizer; its rate goes back to the first's.
+    """
+
+    def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], milestones: Sequence[int],
+                 last_epoch: int = -1) -> None:
+        if not schedulers or len(milestones) != len(schedulers) - 1 or any(
+                s.optimizer is not optimizer for s in schedulers):
+            raise ValueError(f"SequentialLR takes schedulers of its optimizer, and a milestone between each "
+                             f"two, got {len(schedulers)} and milestones {list(milestones)}")
+        self.optimizer = optimizer
+        self.schedulers, self.milestones = list(schedulers), list(milestones)
+        self.last_epoch = last_epoch
+        self.step()
+
+    def step(self) -> None:
+        """The next rate, of the scheduler whose turn it is."""
+        self.last_epoch += 1
+        turn = bisect.bisect_right(self.milestones, self.last_epoch)
+        if self.last_epoch in (0, *self.milestones[max(turn - 1, 0):turn]):
+            self.schedulers[turn].last_epoch = -1
+        self.schedulers[turn].step()
+        self._last_lr = self.schedulers[turn]._last_lr
+
+    get_last_lr = LRScheduler.get_last_lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes: the number of steps, and the states of all schedulers."""
+        return {"last_epoch": self.last_epoch, "_last_lr": self._last_lr,
+                "schedulers": [scheduler.state_dict() for scheduler in self.schedulers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.last_epoch, self._last_lr = state_dict["last_epoch"], state_dict["_last_lr"]
+        for scheduler, state in zip(self.schedulers, state_dict["schedulers"], strict=True):
+            scheduler.load_state_dict(state)
 
 
 class ReduceLROnPlateau:

@@ -111,7 +111,8 @@ def masked_scatter_gradient(g: Tensor, mask: Tensor, sizes: Any) -> Tensor:
 
 @operator("nonzero_static")
 def nonzero_of_size(x: Tensor, size: int, fill_value: int = -1) -> Tensor:
-    return x.nonzero(size=size, fill_value=fill_value)
+    found: Tensor = x.nonzero(size=size, fill_value=fill_value)
+    return found
 
 
 enter_all({"histc": Tensor.histc})
