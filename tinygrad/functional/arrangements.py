@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tinygrad.dtype import dtypes, promote
-from tinygrad.functional import selecting
 from tinygrad.functional.joining import cat
 from tinygrad.functional.movement import axis_and_size, axis_of
 from tinygrad.functional.pytorch_names import narrow
@@ -216,20 +215,6 @@ def sum_to_size(self: Tensor, *size: Any) -> Tensor:
         raise ValueError(f"sum_to_size: shape {shape} does not broadcast to {self.shape}")
     axes = [i for i, n in enumerate(self.shape) if i < lead or (shape[i - lead] == 1 and n != 1)]
     return (self.sum(axes, dtype=self.dtype) if axes else self).reshape(shape)
-
-
-def nonzero(self: Tensor, size: int | None = None, fill_value: Any = 0, *, as_tuple: bool = False) -> Any:
-    """The positions of the items that are not zero, one row each of `ndim` integers; `as_tuple`: one tensor
-    for each axis, which index this one. Computes this tensor, to know how many they are.
-
-    With `size`, exactly that many rows, lazily: the rest is left out, or `fill_value` added. Only so does it
-    work under TinyJit and vmap.
-
-    >>> Tensor([0, 3, 0, 5]).nonzero().tolist()
-    [[1], [3]]
-    """
-    found = selecting.nonzero(self, size, fill_value)
-    return tuple(found[:, axis] for axis in range(self.ndim)) if as_tuple else found
 
 
 def unique_consecutive(self: Tensor, return_inverse: bool = False, return_counts: bool = False) -> Any:

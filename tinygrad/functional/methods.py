@@ -276,7 +276,7 @@ class Methods(InPlace):
     scatter = also_named(value="src")(memoised(indexing.scatter))
     scatter_reduce = memoised(indexing.scatter_reduce)
     masked_select = of_tensors(selecting.masked_select)
-    nonzero = arrangements.nonzero
+    nonzero = selecting.nonzero
     unique = selecting.unique
     # neural networks: convolution, pooling, normalisation, attention, losses
     conv2d = memoised(convolution.conv2d)
@@ -400,7 +400,7 @@ class Methods(InPlace):
     take = of_tensors(pytorch_names.take)
     take_along_dim = memoised(pytorch_names.take_along_dim)
     bincount = pytorch_names.bincount
-    argwhere = selecting.nonzero
+    argwhere = nonzero
     # PyTorch's names: movement
     expand_as = of_tensors(pytorch_names.expand_as)
     reshape_as = of_tensors(pytorch_names.reshape_as)

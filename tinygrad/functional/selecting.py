@@ -41,9 +41,9 @@ def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_valu
     return _filled(flat[places] if len(found) else flat.shrink([(0, 0)]), found, size, fill_value)
 
 
-def nonzero(self: Tensor, size: int | None = None, fill_value: Any = 0) -> Tensor:
-    """The positions of the items that are not zero, one row each of `ndim` integers. Computes this tensor, to
-    know how many they are.
+def nonzero(self: Tensor, size: int | None = None, fill_value: Any = 0, *, as_tuple: bool = False) -> Any:
+    """The positions of the items that are not zero, one row each of `ndim` integers; `as_tuple`: one tensor
+    for each axis, which index this one. Computes this tensor, to know how many they are.
 
     With `size`, exactly that many rows, lazily: the rest is left out, or `fill_value` added. Only so does it
     work under TinyJit and vmap.
@@ -51,6 +51,9 @@ def nonzero(self: Tensor, size: int | None = None, fill_value: Any = 0) -> Tenso
     >>> Tensor([0, 3, 0, 5]).nonzero().tolist()
     [[1], [3]]
     """
+    if as_tuple:
+        found = nonzero(self, size, fill_value)
+        return tuple(found[:, axis] for axis in range(self.ndim))
     if size is None:
         refuse_unknown_size("nonzero", "x.nonzero(size=n)")
         rows = np.stack(true_places((self != 0).numpy()), 1) if self.ndim else np.argwhere(self.numpy())
