@@ -68,8 +68,10 @@ def write(model: DrawnModel, path: Path, like: Path) -> None:
     writer, draw = gguf.GGUFWriter(path, model.architecture), np.random.default_rng(0)
     for key, field in gguf.GGUFReader(like).fields.items():
         if key.startswith("tokenizer."):
-            add = writer.add_array if field.types[0] is gguf.GGUFValueType.ARRAY else None
-            add(key, field.contents()) if add else writer.add_key_value(key, field.contents(), field.types[0])
+            if field.types[0] is gguf.GGUFValueType.ARRAY:
+                writer.add_array(key, field.contents())
+            else:
+                writer.add_key_value(key, field.contents(), field.types[0])
     writer.add_context_length(4096)
     writer.add_vocab_size(model.vocabulary)
     writer.add_block_count(model.layers)

@@ -176,9 +176,9 @@ def test_a_product_takes_as_many_rows_as_a_variable_says() -> None:
 
 
 def test_weights_that_have_no_blocks_are_refused() -> None:
-    with pytest.raises(ValueError, match="has no blocks of two axes"):
+    with pytest.raises(ValueError, match="has no blocks of two or three axes"):
         BlockWeights.of(Packed(Tensor.zeros(64), None, (8, 8)))
-    assert not BlockWeights.takes(Packed(Tensor.zeros(64), "Q8_0", (2, 2, 32)))
+    assert not BlockWeights.takes(Packed(Tensor.zeros(64), "Q8_0", (2, 1, 2, 32)))
 
 
 def test_bits_taken_out_of_integers_are_not_stored() -> None:

@@ -73,10 +73,11 @@ def test_each_item_is_stored_by_one_thread(groups, kinds, lanes):
     own = [[ranges[i] for i in sorted(group)] for group in groups]
     lane = UOp.range(lanes, 5, RangeKind.LOCAL)
     total = lane_sum(lane, own[0][:1]) if lanes else None
-    grid = grid_of([store(slot, group, total if slot == 0 else None) for slot, group in enumerate(own)])
+    stores = [store(slot, group, total if slot == 0 else None) for slot, group in enumerate(own)]
+    grid = grid_of(stores)
     threads = threads_of(grid)
-    for group in own:
-        guard = grid.mask(frozenset(group))
+    for group, stored in zip(own, stores, strict=True):
+        guard = grid.mask_of(stored)
         storing = [t for t in threads if value(guard, t)]
         items = sorted(tuple(value(grid.counters[r], t) for r in group) for t in storing)
         assert items == list(itertools.product(*(range(r.extent) for r in group)))
@@ -169,6 +170,6 @@ def test_sums_of_fewer_threads_share_the_loops_of_others():
     (total,), column = nest.nodes_of(Ops.REDUCE), chooser.loops[1]
     inside, _ = chooser.split(Split, total.closed_ranges[0], 4)
     chooser.stage(chooser.operands_along((column, inside))[0], (column, inside), 4, 1)
-    chooser.runs(Upcast, chooser.runs(Local, chooser.runs(Upcast, column, 2), 4))
+    chooser.split_off(Upcast, chooser.split_off(Local, chooser.split_off(Upcast, column, 2), 4))
     bench = Workbench(nest, "PYTHON:BLOCKS")
     assert bench.is_right(bench.build(nest, Plan(tuple(chooser.opts))))

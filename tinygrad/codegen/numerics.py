@@ -239,8 +239,7 @@ def _multiplied_and_added(a: UOp, b: UOp, c: UOp) -> UOp:
     return (is_inexact & is_even).where(odd, bits).bitcast(dtypes.float64).cast(dtypes.float32)
 
 
-@functools.cache
-def numerics_for(native: Native) -> RewriteTable:
+def as_bits_for(native: Native) -> RewriteTable:
     """The rules for what a device does not do itself."""
 
     def scaled(a: UOp, b: UOp) -> UOp | None:
@@ -250,8 +249,18 @@ def numerics_for(native: Native) -> RewriteTable:
                    for rule in both]
     fused = node(Ops.MULACC, any_node("a"), any_node("b"), any_node("c"), where=lambda n: (
         n.dtype.scalar is dtypes.float32 and dtypes.float32 not in native.fused))
-    return through_float32 + RewriteTable("floats as bits", [
+    return RewriteTable("floats as bits", [
         *conversions,
         Rule("product with a power of two", node(Ops.LDEXP, any_node("a"), any_node("b")), scaled),
         Rule("product and sum", fused, _multiplied_and_added),
     ])
+
+
+as_bits = as_bits_for(Native(fused=frozenset()))
+"""For a device that does nothing of it itself."""
+
+
+@functools.cache
+def numerics_for(native: Native) -> RewriteTable:
+    """What `native` leaves to do."""
+    return through_float32 + as_bits_for(native)

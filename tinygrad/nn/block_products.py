@@ -170,7 +170,7 @@ class BlockWeights:
         """The same weight, on its device. Raises ValueError for one in no blocks."""
         if packed.format is None or not BlockWeights.takes(packed):
             raise ValueError(f"a weight of shape {packed.shape} in format {packed.format} has no blocks "
-                             "of two axes")
+                             "of two or three axes")
         return BlockWeights._made(packed, *_in_words(packed.stored, packed.format, packed.shape))
 
     @staticmethod
