@@ -82,6 +82,7 @@ def test_a_convolutional_network() -> None:
     lambda x: x.cumsum(1), lambda x: x.sort()[0], lambda x: x.argmax(1), lambda x: x.cat(x * 2,
                                                                                          dim=1).softmax(0),
     lambda x: (x.trunc() + x.std(1, keepdim=True), (x != x).any(1)), lambda x: x.stack(x.exp2(), dim=1),
+    lambda x: x.round() + x.round(decimals=1), lambda x: x.argsort(stable=True),
     lambda x: x.interpolate((8,)), lambda x: x.silu() + x.elu() + x.softplus() + x.tanh(),
 ])
 def test_what_is_no_operator_is_written_node_by_node(function: Callable[[Tensor], Any]) -> None:

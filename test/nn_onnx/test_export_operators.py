@@ -347,7 +347,7 @@ def test_numbers_and_rows_are_not_repeated_before_they_are_added() -> None:
 
 
 def test_tensors_joined_in_a_list_and_of_several_types() -> None:
-    ops = compared(lambda x, y: (Tensor.cat([x, x]), x.cat(y, dim=-1), Tensor.stack([x, x * 2], dim=1)),
+    ops = compared(lambda x, y: (Tensor.cat([x, x], 0), x.cat(y, dim=-1), Tensor.stack([x, x * 2], dim=1)),
                    lambda x, y: (np.concatenate([x, x]), np.concatenate([x, y], -1), np.stack([x, x * 2], 1)),
                    few(2, 3), few(2, 4, dtype=np.int32))
     assert ops["Concat"] == 3 and "Pad" not in ops

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
 
-def _parts(name: str, self: Tensor | Sequence[Tensor], args: Sequence[Any], dim: int
-           ) -> tuple[list[Tensor], int]:
+def parts_of(name: str, self: Tensor | Sequence[Tensor], args: Sequence[Any], dim: int
+             ) -> tuple[list[Tensor], int]:
     """The tensors to join, given one by one or as one sequence, which the axis may follow as in PyTorch.
     Raises ValueError where there is none."""
     if isinstance(self, (list, tuple)) and len(args) == 1 and isinstance(args[0], int):
@@ -47,7 +47,7 @@ def cat(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
     >>> Tensor([1, 2]).cat(Tensor([3])).tolist()
     [1, 2, 3]
     """
-    parts, dim = _parts("cat", self, args, dim)
+    parts, dim = parts_of("cat", self, args, dim)
     first = parts[0]
     axis = axis_of("cat", first, dim)
     if first.ndim == 0:
@@ -67,7 +67,7 @@ def stack(self: Tensor, *args: Tensor, dim: int = 0) -> Tensor:
     >>> Tensor([1, 2]).stack(Tensor([3, 4]), dim=1).tolist()
     [[1, 3], [2, 4]]
     """
-    parts, dim = _parts("stack", self, args, dim)
+    parts, dim = parts_of("stack", self, args, dim)
     if any(p.shape != parts[0].shape for p in parts):
         raise ValueError(f"stack takes equal shapes, got {', '.join(str(p.shape) for p in parts)}")
     axis = axis_of("stack", parts[0], dim, extra=1)

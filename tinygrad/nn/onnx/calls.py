@@ -14,6 +14,7 @@ import numpy as np
 
 from tinygrad.dtype import DType, accumulate_dtype, dtypes, promote
 from tinygrad.functional.indexing import items_of, select
+from tinygrad.functional.joining import parts_of
 from tinygrad.functional.linalg import contracted
 from tinygrad.functional.windows import resolve_padding
 from tinygrad.graph.shapes import broadcast_shape
@@ -329,8 +330,8 @@ def _scattered_reduce(result: Tensor, self: Tensor, dim: int, index: Tensor, src
     return _scatter_call(self, dim, index, src, REDUCTIONS[reduce])
 
 
-def _joined(result: Tensor, self: Tensor | Sequence[Tensor], args: tuple[Tensor, ...], dim: int) -> Call:
-    parts = [self, *args] if isinstance(self, Tensor) else [*self, *args]
+def _joined(result: Tensor, self: Tensor | Sequence[Tensor], args: tuple[Any, ...], dim: int) -> Call:
+    parts, dim = parts_of("cat", self, args, dim)
     return _call("Concat", [x.cast(result.dtype) for x in parts], axis=dim)
 
 
@@ -350,8 +351,8 @@ CALLS: dict[str, Entry] = {
     "argmax": _best("ArgMax"),
     "argmin": _best("ArgMin"),
     "cumsum": _running_sum,
-    "sort": lambda result, self, dim, descending: _ordered(self, dim, None, descending, False),
-    "argsort": lambda result, self, dim, descending: _ordered(self, dim, None, descending, True),
+    "sort": lambda result, self, dim, descending, stable: _ordered(self, dim, None, descending, False),
+    "argsort": lambda result, self, dim, descending, stable: _ordered(self, dim, None, descending, True),
     "topk": lambda result, self, k, dim, largest, sorted_: _ordered(self, dim, k, largest, False),
     "gather": _gathered_elements,
     "scatter": _scattered,
@@ -377,7 +378,7 @@ CALLS: dict[str, Entry] = {
     "abs": _unary("Abs"),
     "floor": _unary("Floor"),
     "ceil": _unary("Ceil"),
-    "round_half_even": _unary("Round"),
+    "round_half_even": lambda result, self, decimals: None if decimals else _unary("Round")(result, self),
     "mish": _unary("Mish"),
     "softsign": _unary("Softsign"),
     "gelu": lambda result, self, approximate: _call(
