@@ -210,9 +210,18 @@ class LostInterrupts:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             self.before(unraisable)
         elif not sys.is_finalizing():
-            again = threading.Timer(self.LATER, interrupt_main)
+            again = threading.Timer(self.LATER, self.interrupt)
             again.daemon = True
             again.start()
+
+    @staticmethod
+    def interrupt() -> None:
+        """What Ctrl-C does: what the main thread waits for ends, too, where the system can do it."""
+        main = threading.main_thread().ident
+        if main is not None and hasattr(signal, "pthread_kill") and callable(signal.getsignal(signal.SIGINT)):
+            signal.pthread_kill(main, signal.SIGINT)
+        else:
+            interrupt_main()
 
 
 sys.unraisablehook = LostInterrupts()

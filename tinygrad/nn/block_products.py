@@ -32,6 +32,7 @@ TILES = (64, 32, 16)
 """Rows of weights whose words lie side by side: lanes of four vectors, or of one."""
 WORD_BYTES = 4
 EVERY_BYTE = 0x01010101
+"""A word with a 1 in each byte."""
 
 
 def _shifts(like: Tensor, count: int, bits: int) -> Tensor:
