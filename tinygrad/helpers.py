@@ -197,31 +197,46 @@ def complete(step: Callable[[], None]) -> None:
 
 class LostInterrupts:
     """Ctrl-C where a finaliser runs (nodes and buffers die by thousands while a model is loaded): Python only
-    prints what is raised there and goes on, so it is raised again a moment later, until the program hears it.
-    Other exceptions are left to what was `sys.unraisablehook` before."""
-
-    LATER = 0.01
-    """Seconds, in which a finaliser is done."""
+    prints what is raised there and goes on, so it is raised again a moment later. Other exceptions are left
+    to what was `sys.unraisablehook` before."""
 
     def __init__(self) -> None:
         self.before = sys.unraisablehook
 
     def __call__(self, unraisable: Any) -> None:
-        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        handler = signal.getsignal(signal.SIGINT)
+        is_main = threading.get_ident() == threading.main_thread().ident
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt) or not callable(handler) or not is_main:
             self.before(unraisable)
         elif not sys.is_finalizing():
-            again = threading.Timer(self.LATER, self.interrupt)
-            again.daemon = True
-            again.start()
+            threading.Thread(target=InterruptAgain(handler).repeat, daemon=True).start()
 
-    @staticmethod
-    def interrupt() -> None:
-        """What Ctrl-C does: what the main thread waits for ends, too, where the system can do it."""
+
+class InterruptAgain:
+    """A handler of Ctrl-C that is called once more: then what it was before is, which it calls."""
+
+    LATER = 0.01
+    """Seconds, in which a finaliser is done."""
+
+    def __init__(self, handler: Any) -> None:
+        self.handler = handler
+        set_handler(signal.SIGINT, self)
+
+    def __call__(self, number: int, frame: Any) -> None:
+        set_handler(signal.SIGINT, self.handler)
+        self.handler(number, frame)
+
+    def repeat(self) -> None:
+        """Interrupt the main thread, and what it waits for, until it hears it: a signal that comes just
+        before it begins to wait does not end that."""
         main = threading.main_thread().ident
-        if main is not None and hasattr(signal, "pthread_kill") and callable(signal.getsignal(signal.SIGINT)):
-            signal.pthread_kill(main, signal.SIGINT)
-        else:
-            interrupt_main()
+        time.sleep(self.LATER)
+        while signal.getsignal(signal.SIGINT) is self:
+            if main is not None and hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(main, signal.SIGINT)
+            else:
+                interrupt_main()
+            time.sleep(self.LATER)
 
 
 sys.unraisablehook = LostInterrupts()
