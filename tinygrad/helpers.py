@@ -229,14 +229,14 @@ class InterruptAgain:
     def repeat(self) -> None:
         """Interrupt the main thread, and what it waits for, until it hears it: a signal that comes just
         before it begins to wait does not end that."""
-        main = threading.main_thread().ident
-        time.sleep(self.LATER)
+        main, seconds = threading.main_thread().ident, self.LATER
+        time.sleep(seconds)
         while signal.getsignal(signal.SIGINT) is self:
             if main is not None and hasattr(signal, "pthread_kill"):
                 signal.pthread_kill(main, signal.SIGINT)
             else:
                 interrupt_main()
-            time.sleep(self.LATER)
+            time.sleep(seconds)
 
 
 sys.unraisablehook = LostInterrupts()
