@@ -187,7 +187,7 @@ class TileChooser(PanelChooser):
     def items_read(self, product: VectorProduct, operand: UOp) -> int:
         """Items of memory that an operand of one product of a batch is made from."""
         whole = sum(int(n.arg[1]) for n in operand.nodes_of(Ops.PARAM))
-        return min(whole, iterations(operand.ranges - product.batch))
+        return min(whole, iterations(operand.ranges - product.batch)) if product.batch else whole
 
     def panel_fits(self, product: VectorProduct, width: int) -> bool:
         """True if so many lanes of the operand stay near: twice the L2 cache."""
