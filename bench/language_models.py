@@ -162,21 +162,21 @@ def chosen_models(texts: Sequence[str] | None) -> list[str]:
     return found
 
 
-def run_language_models(rounds: int, threads: int, model: str = SMALL,
-                        wanted: Sequence[str] | None = None) -> list[ModelRow]:
+def run_language_models(rounds: int, threads: int, model: str) -> list[ModelRow]:
     """Turns of all libraries that are installed, one after another; the first of each is not counted. Raises
-    ChildError where one fails."""
+    ChildError where one fails, ValueError where nothing is there that writes a drawn model."""
     if model == SMALL:
-        return _turns(rounds, threads, smollm2(), wanted)
+        return _turns(rounds, threads, smollm2(), list(NEEDS))
+    if importlib.util.find_spec("gguf") is None:
+        raise ValueError(f"the model {model!r} is drawn by the package gguf: pip install gguf")
     with TemporaryDirectory() as folder:
         path = Path(folder, "drawn.gguf")
         write(DRAWN[model], path, smollm2())
         return _turns(rounds, threads, path, [name for name in NEEDS if name != "transformers"])
 
 
-def _turns(rounds: int, threads: int, path: Path, wanted: Sequence[str] | None) -> list[ModelRow]:
-    names = [name for name, packages in NEEDS.items() if all(map(importlib.util.find_spec, packages))
-             and (wanted is None or name in wanted)]
+def _turns(rounds: int, threads: int, path: Path, wanted: Sequence[str]) -> list[ModelRow]:
+    names = [name for name in wanted if all(map(importlib.util.find_spec, NEEDS[name]))]
     loads: dict[str, float] = {}
     turns: dict[str, list[Turn]] = {name: [] for name in names}
     with ExitStack() as stack:

@@ -107,7 +107,8 @@ def _unpacked_from(node: UOp) -> PackedSource | None:
         return PackedSource(largest(node.numel) * node.dtype.itemsize, 0)
     if node.op not in _UNPACKING and node.op not in Family.VIEW and node.op is not Ops.LIVE_OUT:
         return None
-    found = [packed_source.of(source) for source in (node.src[:1] if node.op is Ops.LIVE_OUT else node.src)]
+    sources = node.src[:1] if node.op is Ops.LIVE_OUT else node.src  # without which items are live
+    found = [packed_source.of(source) for source in sources]
     below = [f for f in found if f is not None]
     operations = sum(f.operations for f in below) + (node.op in _UNPACKING)
     if len(below) < len(found) or operations > MOST_UNPACKING:
@@ -116,7 +117,8 @@ def _unpacked_from(node: UOp) -> PackedSource | None:
 
 
 packed_source = Synthesized(_unpacked_from, "_packed_source")
-"""What shifts, masks and casts alone take an integer, or one as a float, out of; None for any other value."""
+"""What shifts, masks and casts alone take an integer, or one as a float, out of, also where an index picks
+it; None for any other value."""
 
 
 def _is_unpacked(node: UOp) -> bool:
