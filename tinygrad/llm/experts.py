@@ -19,9 +19,9 @@ from tinygrad.tensor import Tensor
 
 ROWS = 4
 """Of a block: more tokens of one expert are several blocks. On two cores of Zen 4, with 32 experts of
-1024 x 768 and with 8 of 1024 x 2816, tokens a second: of 441 tokens 710 and 615 (with 8 rows 670 and 595, with
-16 621 and 514), of 40 405 and 437 (276 and 327, 191 and 262). With fewer rows, weights larger than the caches
-would be read from memory more often."""
+1024 x 768 and with 8 of 1024 x 2816, tokens a second: of 441 tokens 710 and 615 (with 8 rows 670 and 595,
+with 16 621 and 514), of 40 405 and 437 (276 and 327, 191 and 262). With fewer rows, weights larger than the
+caches would be read from memory more often."""
 PARTS = ("gate", "up", "down")
 
 
