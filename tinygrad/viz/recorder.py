@@ -65,7 +65,7 @@ class Site(NamedTuple):
     """of a mark"""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RunAtOnce:
     """A `RepeatedRun`, for nodes of the same lines."""
 
