@@ -64,18 +64,52 @@ def test_bytes_of_words_are_multiplied_exactly(machine: str, monkeypatch: pytest
         np.testing.assert_array_equal(product(*given, mask=mask).numpy(), expected(a, b, mask))
 
 
-def test_the_operation_says_the_same_in_python() -> None:
+TABLE = np.array([(n << 5) ^ 0xE7 if n < 8 else n ^ 3 for n in range(16)], np.uint8)
+
+
+def looked_up(a: Tensor, b: Tensor) -> Tensor:
+    """As `product`, of what bytes of 4 bits stand for in a table."""
+    places = bytes_of(a, False, 15)
+    number = (places < 8).where((places << 5) ^ 0xE7, places ^ 3)
+    return (number.unsqueeze(0) * bytes_of(b, True).unsqueeze(2)).sum((1, 3))
+
+
+def expected_of_table(a: Array, b: Array) -> Array:
+    return expected(TABLE[a.view(np.uint8) & 15].view(np.uint32), b)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("columns", [48, 5])
+@pytest.mark.usefixtures("fresh_kernels")
+def test_any_function_of_four_bits_is_looked_up(machine: str, columns: int, monkeypatch: pytest.MonkeyPatch
+                                                ) -> None:
+    on(machine, monkeypatch)
+    a, b = words(8, columns), words(3, 8)
+    found = looked_up(Tensor(a).realize(), Tensor(b).realize())
+    (loop,) = byte_dots(nest_of(found))
+    (table,) = apply_opt(nest_of(found), ByteDot(loop.arg[0])).nodes_of(Ops.LOOKUP)
+    assert table.arg == TABLE.tobytes()
+    np.testing.assert_array_equal(found.numpy(), expected_of_table(a, b))
+
+
+@pytest.mark.parametrize("make, right", [(product, expected), (looked_up, expected_of_table)])
+def test_the_operations_say_the_same_in_python(make: Any, right: Any) -> None:
     a, b, result = words(8, 5), words(3, 8), np.zeros((3, 5), np.int32)
-    ast = product(Tensor(a).realize(), Tensor(b).realize()).schedule()[-1].ast
+    ast = make(Tensor(a).realize(), Tensor(b).realize()).schedule()[-1].ast
     (loop,) = byte_dots(lower(ast))
     program = stages_of(ast, "PYTHON", Plan((ByteDot(loop.arg[0]),))).program
     assert any(n.op is Ops.DP4A for n in program)
+    assert any(n.op is Ops.LOOKUP for n in program) is (make is looked_up)
     text = PythonRenderer().render("kernel", program)
     PythonProgram("kernel", compile(text, "<kernel>", "exec"))([x.ctypes.data for x in (result, a, b)], [], 1)
-    np.testing.assert_array_equal(result, expected(a, b))
+    np.testing.assert_array_equal(result, right(a, b))
 
 
 @pytest.mark.parametrize("what, make", [
+    ("below 0", lambda a, b: (bytes_of(a, False, 15) - 1) * bytes_of(b, True)),
+    ("over 255", lambda a, b: (bytes_of(a, False, 15) * 18) * bytes_of(b, True)),
+    ("5 bits and more", lambda a, b: (bytes_of(a, False, 31) * 2) * bytes_of(b, True)),
+    ("of two words", lambda a, b: bytes_of(a, False, 7) * bytes_of(a ^ b, False, 7) * bytes_of(b, True)),
     ("both without a sign", lambda a, b: bytes_of(a, False) * bytes_of(b, False)),
     ("both with a sign", lambda a, b: bytes_of(a, True) * bytes_of(b, True)),
     ("more than a byte", lambda a, b: bytes_of(a, False, 511) * bytes_of(b, True)),
@@ -134,13 +168,14 @@ def test_products_with_blocks_are_those_with_the_numbers_they_hold(name: str) ->
         assert (np.abs(found - exact) <= 1.001 * bound @ np.abs(values).T + 1e-4).all()
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
+                                  "IQ4_XS"])
 def test_weights_take_the_memory_of_their_file(name: str) -> None:
     packed, _ = stored(name, 128, 512)
     assert BlockWeights.of(packed).bytes <= 1.03 * packed.stored.numel()
 
 
-@pytest.mark.parametrize("name", ["Q4_1", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("name", ["Q4_1", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"])
 @pytest.mark.parametrize("rows", [1, 2, 7])
 def test_a_product_reads_words_in_one_kernel(rows: int, name: str) -> None:
     packed, _ = stored(name, 192, 256)
@@ -152,6 +187,13 @@ def test_a_product_reads_words_in_one_kernel(rows: int, name: str) -> None:
     floats = [int(n.arg[1]) for n in nest.toposort() if n.op is Ops.PARAM and n.dtype.is_float]
     assert max(floats) < 192 * 256 / 16
     assert any(isinstance(opt, ByteDot) for opt in choose_plan(nest, CORE.machine).opts)
+
+
+@pytest.mark.parametrize("name", ["Q4_1", "IQ4_NL", "MXFP4"])
+def test_numbers_that_many_rows_read_are_not_stored(name: str) -> None:
+    packed, _ = stored(name, 192, 256)
+    x = Tensor.randn(300, 256).realize()
+    assert len(BlockWeights.of(packed).product(RoundedRows(x)).schedule()) == 3
 
 
 def test_a_product_that_is_written_somewhere_is_not_cut_into_its_tiles_of_weights() -> None:

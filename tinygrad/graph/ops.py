@@ -71,6 +71,10 @@ class Ops(Enum):
     """words a and b, and c: the sum of c and of four products, of the bytes of a, which have no sign, with
     those of b, which have one. Not in the tensor graph"""
 
+    LOOKUP = auto()
+    """a word whose bytes are places in a table, 0 to 15; arg: its 16 bytes, which take their places. Not in
+    the tensor graph"""
+
     # reduce
     REDUCE = auto()
     """tensor graph: arg (op, axes), the axes stay with size 1. Loop nest: value and the ranges it closes; arg
@@ -184,7 +188,7 @@ class Family:
     """Groups of operations that rules and tables speak about."""
 
     UNARY = frozenset({
-        Ops.NEG, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.CAST, Ops.BITCAST,
+        Ops.NEG, Ops.SQRT, Ops.EXP2, Ops.LOG2, Ops.SIN, Ops.TRUNC, Ops.CAST, Ops.BITCAST, Ops.LOOKUP,
     })
     COMPARE = frozenset({Ops.CMPLT, Ops.CMPNE})
     BITWISE = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR})

@@ -148,6 +148,8 @@ _ELEMENTWISE = (
 _GENERATED = (
     Production("DP4A(value, value, value)", "of int32",
                lambda n: _elementwise(n) and n.dtype.scalar is dtypes.int32),
+    Production("LOOKUP(value)", "of uint32; arg: 16 bytes",
+               lambda n: _elementwise(n) and n.dtype.scalar is dtypes.uint32 and len(n.arg) == 16),
     Production("LDEXP(value, value)", "of one float dtype", _elementwise),
     Production("CALL(same)", "arg: the CalledFunction, of a value of that dtype",
                lambda n: n.arg.parameter.dtype is n.dtype),

@@ -11,7 +11,7 @@ items 0 to 15, their high halves items 16 to 31. `_fields` says that for every w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,8 @@ LONG = 256
 """Items of a block of the K formats."""
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """What the 4 bits of IQ4_NL and IQ4_XS stand for."""
+E2M1_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""What those of MXFP4 stand for, a sign, two bits of exponent and one of mantissa, doubled."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,13 @@ class BlockFormat:
     parts: Callable[[Tensor], Parts]
     lowest: int
     highest: int
+    table: tuple[int, ...] = ()
+    """what the whole numbers are places in, where they are that"""
 
     def values(self, blocks: Tensor) -> Tensor:
         """Blocks (N, size) as uint8 to (N, items) in float32."""
-        return self.parts(blocks).values
+        parts = self.parts(blocks)
+        return (replace(parts, items=chosen(parts.items, self.table)) if self.table else parts).values
 
 
 # --- parts of a block -------------------------------------------------------------------------------------
@@ -113,13 +118,13 @@ def _of_one_step(step: Tensor, items: Tensor, least: Tensor | None = None) -> Pa
     return Parts(Scale(step), items.unsqueeze(1), None if least is None else Scale(least))
 
 
-def _chosen(places: Tensor, values: Sequence[int]) -> Tensor:
-    """16 small numbers by their place: four words of four bytes, one of them shifted."""
-    words = [int.from_bytes(np.array(values[i:i + 4], np.int8).tobytes(), "little") for i in range(0, 16, 4)]
-    first, second, third, fourth = (Tensor.full(places.shape, word, dtype=dtypes.uint32, device=places.device)
-                                    for word in words)
+def chosen(places: Tensor, table: Sequence[int], dtype: DType = dtypes.int8) -> Tensor:
+    """16 numbers of 8 bits by their place: four words of four bytes, one of them shifted."""
+    first, second, third, fourth = (
+        Tensor.full(places.shape, word, dtype=dtypes.uint32, device=places.device)
+        for word in np.array(table, dtype.numpy).view("<u4").tolist())
     word = (places < 8).where((places < 4).where(first, second), (places < 12).where(third, fourth))
-    return (word >> ((places & 3) * 8).cast(dtypes.uint32)).cast(dtypes.uint8).bitcast(dtypes.int8)
+    return (word >> ((places & 3) << 3).cast(dtypes.uint32)).cast(dtypes.uint8).bitcast(dtype)
 
 
 # --- 32 items ---------------------------------------------------------------------------------------------
@@ -156,18 +161,15 @@ def _q8_0(blocks: Tensor) -> Parts:
 
 
 def _iq4_nl(blocks: Tensor) -> Parts:
-    return _of_one_step(_half(blocks, 0), _chosen(_nibbles(blocks, 2), IQ4_VALUES))
+    return _of_one_step(_half(blocks, 0), _nibbles(blocks, 2))
 
 
 def _mxfp4(blocks: Tensor) -> Parts:
-    """A shared power of two, and items of one sign bit, two of exponent, one of mantissa, doubled."""
+    """A shared power of two, halved."""
     power = blocks[:, :1].cast(dtypes.uint32)
     least = power.full_like(0x00200000) << (power & 1)  # 2^-128 and 2^-127 have no leading bit
     scale = (power < 2).where(least, (power - 1) << 23).bitcast(dtypes.float32)
-    items = _nibbles(blocks, 1)
-    exponent, mantissa = (items >> 1) & 3, items & 1
-    size = (exponent == 0).where(mantissa, (mantissa + 2) << ((exponent + 3) & 3)).cast(dtypes.int8)
-    return _of_one_step(scale.unsqueeze(1), (items >= 8).where(-size, size))
+    return _of_one_step(scale.unsqueeze(1), _nibbles(blocks, 1))
 
 
 # --- 256 items --------------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ def _iq4_xs(blocks: Tensor) -> Parts:
     scales = _around(_within(blocks[:, 4:8], 4, 2) | (_within(blocks[:, 2:4], 2, 4) << 4), 32)
     step = Scale(_half(blocks, 0), scales.unsqueeze(-1))
     items = _fields(blocks[:, 8:].reshape(-1, 8, 16), 4).reshape(-1, 8, 32)
-    return Parts(step, _chosen(items, IQ4_VALUES))
+    return Parts(step, items)
 
 
 FORMATS = {
@@ -232,9 +234,9 @@ FORMATS = {
     "Q4_K": BlockFormat(12, LONG, 144, _q4_k, 0, 15),
     "Q5_K": BlockFormat(13, LONG, 176, _q5_k, 0, 31),
     "Q6_K": BlockFormat(14, LONG, 210, _q6_k, -32, 31),
-    "IQ4_NL": BlockFormat(20, 32, 18, _iq4_nl, -127, 113),
-    "IQ4_XS": BlockFormat(23, LONG, 136, _iq4_xs, -127, 113),
-    "MXFP4": BlockFormat(39, 32, 17, _mxfp4, -12, 12),
+    "IQ4_NL": BlockFormat(20, 32, 18, _iq4_nl, 0, 15, IQ4_VALUES),
+    "IQ4_XS": BlockFormat(23, LONG, 136, _iq4_xs, 0, 15, IQ4_VALUES),
+    "MXFP4": BlockFormat(39, 32, 17, _mxfp4, 0, 15, E2M1_VALUES),
 }
 """By the names that GGUF files and their programs use, with the codes in the files."""
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from tinygrad.dtype import dtypes
 from tinygrad.helpers import round_up
 from tinygrad.jit.jit import PureJit
-from tinygrad.nn.block_formats import FORMATS, Packed, Scale
+from tinygrad.nn.block_formats import FORMATS, Packed, Scale, chosen
 from tinygrad.tensor import Tensor
 
 STRETCH = 32
@@ -228,10 +228,13 @@ class BlockWeights:
         given = rows.stretches(items).reshape(*lead, 1, blocks, stretches, fields, width, 1, 1)
         places = _shifts(numbers, WORD_BYTES, 8)
         mine, theirs = (numbers.unsqueeze(-1) >> places) & mask, (given >> places).cast(dtypes.int8)
+        layout = FORMATS[self.format]
+        lowest = min(layout.table, default=layout.lowest)
+        if layout.table:
+            mine = chosen(mine, [number - lowest for number in layout.table], dtypes.uint8)
         whole = (mine.cast(dtypes.int32) * theirs.cast(dtypes.int32)).sum((-1, -3, -4))
         scale, sums = (x.reshape(*lead, 1, blocks, stretches, 1)
                        for x in (rows.scales(items), rows.sums(items)))
-        lowest = FORMATS[self.format].lowest
         if lowest:
             whole = whole + sums.contiguous() * lowest
         result = whole.cast(dtypes.float32) * (self.step.value * scale)

@@ -27,10 +27,13 @@ from tinygrad.renderer.llvm_arithmetic import YMM_BYTES
 from tinygrad.renderer.llvm_byte_dots import (
     MOST_HALF,
     PAIRS,
+    SHUFFLES,
     byte_by_byte,
+    chosen_by_bits,
     dots_summed_in_halves,
     four_bytes,
     half_sum,
+    looked_up,
     pairs_of_bytes,
     pairs_of_halves,
     whole_bytes,
@@ -496,6 +499,14 @@ class LLVMWriter(TileStatements, LaneReduction):
             whole = pairs_of_halves(self.emit, count, total, splat(halves, 1))
             self.values[node] = self.emit("v", f"add {kind} {rest}, {whole}")
 
+    def lookup(self, node: UOp) -> None:
+        """The bytes of a table at the places that a word's bytes are, in every lane."""
+        places, count = self.values[node.src[0]], node.dtype.count
+        if self.has_pairs and 32 * count in SHUFFLES:
+            self.values[node] = looked_up(self.emit, count, places, node.arg)
+        else:
+            self.values[node] = chosen_by_bits(self.emit, value_type(node.dtype), places, node.arg)
+
     def compute(self, node: UOp) -> None:
         self.values[node] = self.elementwise(node, [self.values[s] for s in node.src])
         if not self.values[node]:
@@ -521,6 +532,7 @@ STATEMENTS: dict[Ops, Callable[[LLVMWriter, UOp], None]] = {
     **dict.fromkeys(Family.ELEMENTWISE - Family.ELEMENTARY, LLVMWriter.compute),
     Ops.CALL: LLVMWriter.call_of,
     Ops.DP4A: LLVMWriter.byte_dot,
+    Ops.LOOKUP: LLVMWriter.lookup,
     Ops.CONST: LLVMWriter.const,
     Ops.REGISTER: LLVMWriter.register,
     Ops.RANGE: LLVMWriter.open_loop,

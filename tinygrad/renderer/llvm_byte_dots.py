@@ -1,4 +1,5 @@
-"""Dot products of bytes (DP4A) on x86 processors: one instruction (VNNI), or products of pairs.
+"""Dot products of bytes (DP4A) on x86 processors: one instruction (VNNI), or products of pairs. And bytes
+that are looked up in a table (LOOKUP): one instruction, or choices by each bit.
 
 `pmaddubsw` multiplies bytes and adds up pairs in 16 bits, which is exact where the bytes without a sign are
 small enough: 4 bits leave room for the sums of eight words, so one addition to 32 bits (`pmaddwd`) is enough
@@ -18,8 +19,10 @@ Emit = Callable[[str, str], str]
 PAIRS = {128: ("ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"), 256: ("avx2.pmadd.ub.sw", "avx2.pmadd.wd"),
          512: ("avx512.pmaddubs.w.512", "avx512.pmaddw.d.512")}
 """Bits of a vector: the products of bytes and those of 16 bits, each with the sums of pairs."""
-MOST_HALF, LEAST_BYTE = 0x7FFF, -0x80
-"""The largest number of 16 bits, and the least byte with a sign."""
+SHUFFLES = {128: "ssse3.pshuf.b.128", 256: "avx2.pshuf.b", 512: "avx512.pshuf.b.512"}
+"""Bits of a vector: bytes of a table, looked up within 128 bits each."""
+MOST_HALF, LEAST_BYTE, EVERY_BYTE = 0x7FFF, -0x80, 0x01010101
+"""The largest number of 16 bits, the least byte with a sign, and a word with a 1 in each byte."""
 
 
 def half_sum(words: UOp) -> int:
@@ -30,6 +33,8 @@ def half_sum(words: UOp) -> int:
 def _largest_byte(words: UOp) -> int:
     if words.op in (Ops.BITCAST, Ops.CAST):
         return _largest_byte(words.src[0])
+    if words.op is Ops.LOOKUP:
+        return int(max(words.arg))
     mask = same_in_every_lane(words.src[1]) if words.op is Ops.AND else None
     return 0xFF if mask is None else max((mask & 0xFFFFFFFF).to_bytes(4, "little"))
 
@@ -88,6 +93,33 @@ def whole_bytes(emit: Emit, count: int, a: str, b: str, c: str) -> str:
                        (odd, emit("odd", f"ashr {halves} {right}, {high}"))):
         c = emit("v", f"add {kind} {c}, {pairs_of_halves(emit, count, one, other)}")
     return c
+
+
+def looked_up(emit: Emit, count: int, places: str, table: bytes) -> str:
+    """The bytes of a table at the places that are the bytes of every lane."""
+    bits, kind = 32 * count, vector_type("i32", count)
+    bytes_ = vector_type("i8", bits // 8)
+    given = emit("places", f"bitcast {kind} {places} to {bytes_}")
+    lanes = ", ".join(f"i8 {byte}" for byte in table * (bits // 128))
+    found = emit("bytes", f"call {bytes_} @llvm.x86.{SHUFFLES[bits]}({bytes_} <{lanes}>, {bytes_} {given})")
+    return emit("v", f"bitcast {bytes_} {found} to {kind}")
+
+
+def chosen_by_bits(emit: Emit, kind: str, places: str, table: bytes) -> str:
+    """The same, where no instruction does it: of two bytes that differ in one bit of their places, one."""
+    found = [splat(kind, EVERY_BYTE * byte) for byte in table]
+    bit = 0
+    while len(found) > 1:
+        moved = emit("bit", f"lshr {kind} {places}, {splat(kind, bit)}")
+        ones = emit("bit", f"and {kind} {moved}, {splat(kind, EVERY_BYTE)}")
+        mask = emit("mask", f"mul {kind} {ones}, {splat(kind, 0xFF)}")
+        pairs = []
+        for zero, one in zip(found[::2], found[1::2], strict=True):
+            differing = emit("differing", f"xor {kind} {zero}, {one}")
+            taken = emit("taken", f"and {kind} {differing}, {mask}")
+            pairs.append(emit("v", f"xor {kind} {zero}, {taken}"))
+        found, bit = pairs, bit + 1
+    return found[0]
 
 
 def byte_by_byte(emit: Emit, kind: str, a: str, b: str, c: str) -> str:

@@ -218,6 +218,9 @@ class _Writer:
         self.operations[name] = f"operation(Ops.{op.name}, dtypes.{source.name}, dtypes.{target.name})"
         return name
 
+    def lookup(self, node: UOp) -> None:
+        self.emit(node, f"looked_up({self.values[node.src[0]]}, {node.arg!r})")
+
     def compute(self, node: UOp) -> None:
         function = self.operation(node.op, node.src[-1].dtype, node.dtype)
         self.emit(node, f"{function}({', '.join(self.values[s] for s in node.src)})")
@@ -235,6 +238,7 @@ def _literal(value: Any) -> str:
 _STATEMENTS: dict[Ops, Callable[[_Writer, UOp], None]] = {
     **dict.fromkeys((Ops.PARAM, Ops.VARIABLE, Ops.SCRATCH, Ops.SHARED, Ops.SPECIAL), _Writer.declared),
     **dict.fromkeys(Family.ELEMENTWISE - Family.ELEMENTARY, _Writer.compute),
+    Ops.LOOKUP: _Writer.lookup,
     Ops.CONST: _Writer.const,
     Ops.REGISTER: _Writer.register,
     Ops.RANGE: _Writer.open_loop,

@@ -204,6 +204,12 @@ def reduced(combine: Operation, vector: Value) -> Value:
     return result
 
 
+def looked_up(words: Value, table: bytes) -> Value:
+    """Words with the bytes of a table at the places that their bytes are."""
+    places = np.ascontiguousarray(words)[..., None].view(np.uint8)
+    return np.frombuffer(table, np.uint8)[places].view(np.uint32)[..., 0]
+
+
 def exchanged(value: Value, distance: int, warp_threads: int) -> Value:
     """What the lane has whose number differs in the bit `distance`. Raises RuntimeError where a warp has no
     such lane."""
@@ -393,7 +399,8 @@ class PythonProgram:
         names = {"np": np, "Ops": Ops, "dtypes": dtypes, "Items": Items, "SharedItems": SharedItems,
                  "operation": operation, "constant": constant, "in_every_lane": in_every_lane,
                  "side_by_side": side_by_side, "lane": lane, "shuffled": shuffled, "reduced": reduced,
-                 "counted": counted, "exchanged": exchanged, "UNITS": UNITS, "matrix_product": matrix_product}
+                 "counted": counted, "exchanged": exchanged, "looked_up": looked_up, "UNITS": UNITS,
+                 "matrix_product": matrix_product}
         exec(code, names)
         self.function: Callable[..., None] = names[name]  # type: ignore[assignment]  # what the text defines
 

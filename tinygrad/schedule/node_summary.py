@@ -80,8 +80,8 @@ class Cone(NamedTuple):
 _STORED = Family.ELEMENTWISE | {Ops.REDUCE, Ops.LIVE_OUT}
 _HOLDS = (Ops.LIVE_OUT, Ops.CONTIGUOUS)
 _KEEPS_ITEMS = Family.ELEMENTWISE | {Ops.RESHAPE, Ops.PERMUTE}
-_UNPACKING = Family.BITWISE | {Ops.CAST, Ops.BITCAST}
-"""What takes fields of bits out of integers."""
+_UNPACKING = Family.BITWISE | {Ops.CAST, Ops.BITCAST, Ops.CMPLT, Ops.WHERE}
+"""What takes fields of bits out of integers, and looks them up in a small table."""
 MOST_IN_EPILOGUE = 24
 """Nodes of an epilogue (GELU has 11)."""
 MOST_UNPACKING = 16
@@ -90,30 +90,31 @@ MOST_UNPACKING = 16
 
 @dataclass(frozen=True, slots=True)
 class PackedSource:
-    """Integers in memory that a value is unpacked from: their bytes, and the operations since."""
+    """What a value is unpacked from, by ids of nodes: the bytes of integers in memory, and the operations
+    since."""
 
-    bytes: int
-    operations: int
+    memory: dict[int, int]
+    operations: frozenset[int]
 
 
 def _unpacked_from(node: UOp) -> PackedSource | None:
-    if not node.dtype.is_int and node.op is not Ops.CAST and node.op not in Family.VIEW:
+    if not node.dtype.is_int and node.op not in (Ops.CAST, Ops.CMPLT) and node.op not in Family.VIEW:
         return None
-    if node.op is Ops.BUFFER or node.op in Family.STORED:
-        return PackedSource(int(node.numel) * node.dtype.itemsize, 0)
     if not reads_memory.of(node):
-        return PackedSource(0, 0)
-    if has_closed_form.of(node):  # integers at places that an index says
-        return PackedSource(largest(node.numel) * node.dtype.itemsize, 0)
+        return PackedSource({}, frozenset())
+    picked = has_closed_form.of(node)  # integers at places that an index says
+    if node.op is Ops.BUFFER or node.op in Family.STORED or picked:
+        return PackedSource({id(node): largest(node.numel) * node.dtype.itemsize}, frozenset())
     if node.op not in _UNPACKING and node.op not in Family.VIEW and node.op is not Ops.LIVE_OUT:
         return None
     sources = node.src[:1] if node.op is Ops.LIVE_OUT else node.src  # without which items are live
     found = [packed_source.of(source) for source in sources]
     below = [f for f in found if f is not None]
-    operations = sum(f.operations for f in below) + (node.op in _UNPACKING)
-    if len(below) < len(found) or operations > MOST_UNPACKING:
+    own = {id(node)} if node.op in _UNPACKING else ()
+    operations = frozenset(own).union(*(f.operations for f in below))
+    if len(below) < len(found) or len(operations) > MOST_UNPACKING:
         return None
-    return PackedSource(sum(f.bytes for f in below), operations)
+    return PackedSource({source: size for f in below for source, size in f.memory.items()}, operations)
 
 
 packed_source = Synthesized(_unpacked_from, "_packed_source")
@@ -126,7 +127,7 @@ def _is_unpacked(node: UOp) -> bool:
     source = packed_source.of(node)
     if source is None or not source.operations:
         return False
-    return 0 < source.bytes <= largest(node.numel) * node.dtype.itemsize
+    return 0 < sum(source.memory.values()) <= largest(node.numel) * node.dtype.itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,11 +240,11 @@ class GraphSummary:
 
     def may_store(self, node: UOp) -> bool:
         """False for what is never stored unless it must be."""
+        if (node.op in _UNPACKING or node.op is Ops.LIVE_OUT) and _is_unpacked(node):
+            return False
         if node.op is Ops.WHERE:
             # its readers keep the condition, and so know where it matters
             return reads_memory.of(node.src[0]) or not node.src[2].is_zero
-        if (node.op in _UNPACKING or node.op is Ops.LIVE_OUT) and _is_unpacked(node):
-            return False
         if node.op is Ops.CAST:
             # if anything is stored, it is what takes less memory
             return bool(node.src[0].dtype.itemsize >= node.dtype.itemsize)

@@ -6,7 +6,8 @@ words there. So integers of 8 bits or less are multiplied where they are packed,
 processors do at once that have VNNI's instructions, and others in fewer than one by one.
 
 The word of a byte is what a range shifts by 8 bits an iteration and masks or narrows to 8 bits or less. What
-else is shifted away is shifted for all four bytes at once, what else is masked is masked in all of them.
+else is shifted away is shifted for all four bytes at once, what else is masked is masked in all of them, and
+what is any function of 4 bits, without a sign, is looked up for all of them (LOOKUP).
 """
 from __future__ import annotations
 
@@ -15,12 +16,16 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.ranges import ZERO, all_ranges, closers, values_of
 from tinygrad.dtype import dtypes
+from tinygrad.graph.folding import constant_folding
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.rewrite import rewrite
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 
 BYTES, BITS = 4, 8
 """Bytes of a word and bits of a byte."""
+PLACES = 16
+"""Bytes of a table that one instruction looks four bytes up in."""
 FULL, EVERY_BYTE = 0xFF, 0x01010101
 """A byte of ones, and a word with a 1 in each byte."""
 
@@ -71,16 +76,37 @@ def _words(closing: Sequence[UOp], r: UOp) -> tuple[UOp, UOp] | None:
 
 def _byte_of(value: UOp, r: UOp) -> ByteOf | None:
     """The byte of a word that an int32 is; `r` says which."""
-    if value.op is not Ops.CAST or value.dtype is not dtypes.int32:
+    if value.dtype is not dtypes.int32:
         return None
-    value = value.src[0]
+    if value.op is not Ops.CAST:
+        return _looked_up(value, r)
+    whole, value = value, value.src[0]
     if value.op is Ops.AND and value.src[1].op is Ops.CONST and 0 <= value.src[1].arg <= FULL:
         masked, mask = value.src[0], value.src[1].arg
         shifted = masked.src[0] if masked.op is Ops.CAST and masked.dtype is dtypes.uint8 else masked
         return _shifted_word(shifted, r, mask, is_signed=False)
     if value.op is Ops.CAST and value.dtype in (dtypes.int8, dtypes.uint8):
-        return _shifted_word(value.src[0], r, FULL, is_signed=value.dtype is dtypes.int8)
-    return None
+        found = _shifted_word(value.src[0], r, FULL, is_signed=value.dtype is dtypes.int8)
+        if found is not None:
+            return found
+    return _looked_up(whole, r)
+
+
+def _looked_up(value: UOp, r: UOp) -> ByteOf | None:
+    """The byte that is a function of 4 bits of one byte, by a table of what it is of each."""
+    fields = [n for n in value.toposort() if n.op is Ops.AND and n.src[0].op is Ops.SHR and r in n.ranges
+              and n.src[1].op is Ops.CONST and 0 <= n.src[1].arg < PLACES]
+    shifted = {n.src[0] for n in fields}
+    byte = _shifted_word(shifted.pop(), r, PLACES - 1, is_signed=False) if len(shifted) == 1 else None
+    if byte is None:
+        return None
+    numbers = [rewrite(value.substitute({n: UOp.const(n.src[1].arg & place, n.dtype) for n in fields}),
+                       constant_folding) for place in range(PLACES)]
+    if not all(n.op is Ops.CONST and 0 <= n.arg <= FULL for n in numbers):
+        return None
+    places = byte.word.bitcast(dtypes.uint32)
+    word = UOp.new(Ops.LOOKUP, dtypes.uint32, (places,), bytes([n.arg for n in numbers]))
+    return ByteOf(word.bitcast(dtypes.int32), is_signed=False)
 
 
 def _shifted_word(value: UOp, r: UOp, mask: int, is_signed: bool) -> ByteOf | None:
