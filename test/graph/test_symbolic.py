@@ -155,6 +155,29 @@ def test_equal_sums_are_the_same_node(terms: list[tuple[UOp, int]], random: Any)
     assert first - second is symbolic.constant(0)
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(ATOMS), st.integers(-9, 9)), st.integers(-9, 9),
+       st.dictionaries(st.sampled_from(ATOMS), st.one_of(st.integers(0, 9), st.sampled_from(ATOMS))))
+def test_a_sum_taken_apart_over_other_values_is_the_sum_of_these(
+        terms: dict[UOp, int], number: int, put: dict[UOp, int | UOp]) -> None:
+    values = {a: symbolic.constant(v) if isinstance(v, int) else v for a, v in put.items()}
+    node, expected = symbolic.constant(number), symbolic.constant(number)
+    for atom, coefficient in terms.items():
+        node += atom * coefficient
+        expected += values.get(atom, atom) * coefficient
+    base, moving = symbolic.split_sum(node, values.__contains__)
+    assert set(moving) == {a for a, c in terms.items() if c and a in values}
+    assert not set(linear_terms(base).terms) & set(values)
+    assert symbolic.plus_terms(base, moving, values) is expected
+
+
+@pytest.mark.parametrize("node", [ATOMS[1], ATOMS[1] * 4, ATOMS[1] * 4 + ATOMS[2]])
+def test_numbers_added_one_after_the_other_are_added_at_once(node: UOp) -> None:
+    assert (node + 3) + 4 is node + 7
+    assert (node + 3) - 3 is node
+    assert linear_terms(node + 3) == linear_terms(node).shifted(3)
+
+
 H, J, K = UOp.range(7, 10), UOp.range(4, 11), UOp.range(3, 12)
 X = UOp.variable("x", 0, 1000)
 

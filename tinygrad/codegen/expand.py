@@ -8,7 +8,8 @@ on the path: `primitives`, then `linearize`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from tinygrad.codegen.collapse import simplified
 from tinygrad.codegen.ranges import ACCUMULATING, of_kind, running_in, values_of
@@ -26,8 +27,8 @@ from tinygrad.codegen.transpose import (
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.passes import graph_pass
-from tinygrad.graph.symbolic import constant
-from tinygrad.graph.uop import UOp
+from tinygrad.graph.symbolic import constant, plus_terms, split_sum
+from tinygrad.graph.uop import CLOSING, UOp
 
 
 def expand(nest: UOp) -> UOp:
@@ -57,20 +58,35 @@ def _copies(values: Iterable[UOp], ranges: list[UOp]) -> list[tuple[UOp, ...]]:
     is made once for every combination of those."""
     known = frozenset(ranges)
     whole = UOp.sink(values)
-    inside = whole.toposort(stop=lambda n: n.ranges.isdisjoint(known))
-    changing = [(node, [i for i, r in enumerate(ranges) if r in node.ranges]) for node in inside
-                if node not in known and node is not whole and not node.ranges.isdisjoint(known)]
+    used = set(whole.src)
+    changing = []
+    for node in reversed(whole.toposort(stop=lambda n: n.ranges.isdisjoint(known))):
+        if node in used and node not in known and not node.ranges.isdisjoint(known):
+            copy: Callable[[Mapping[UOp, UOp]], UOp] = partial(_over, node)
+            if node.op is Ops.ADD and node.dtype is dtypes.index:
+                base, moving = split_sum(node, lambda atom: not atom.ranges.isdisjoint(known))
+                copy = partial(plus_terms, base, moving)
+                used.update(moving)
+            else:
+                used.update(node.src)
+            changing.append((node, [i for i, r in enumerate(ranges) if r in node.ranges], copy))
+    changing.reverse()
     made: dict[tuple[UOp, tuple[int, ...]], UOp] = {}
     copies = []
     for counters in itertools.product(*(range(r.extent) for r in ranges)):
         here = {r: constant(i) for r, i in zip(ranges, counters, strict=True)}
-        for node, own in changing:
+        for node, own, copy in changing:
             key = (node, tuple([counters[i] for i in own]))
             if key not in made:
-                made[key] = node.with_sources(tuple([here.get(s, s) for s in node.src]))
+                made[key] = copy(here)
             here[node] = made[key]
         copies.append(tuple([here.get(s, s) for s in whole.src]))
     return copies
+
+
+def _over(node: UOp, changes: Mapping[UOp, UOp]) -> UOp:
+    """A node over what its sources have become."""
+    return node.with_sources(tuple([changes.get(s, s) for s in node.src]))
 
 
 def _unrolled_stores(store: UOp) -> list[UOp]:
@@ -111,13 +127,14 @@ def vectorised(nest: UOp) -> UOp:
     """The nest with vectors in place of the values that change with a VECTOR or FRAGMENT range."""
     tiles = tiles_of(nest)
     by_rows = {s for n in nest.nodes_of(Ops.MMA) if n.arg.by_rows for s in n.src[:2] if s.op is Ops.LOAD}
+    lanes_of_nest = frozenset(of_kind(nest.nodes_of(Ops.RANGE), *AS_VECTORS))
     transposed: dict[tuple[UOp, ...], list[UOp]] = {}
     done: dict[UOp, UOp] = {}
 
     def vector(node: UOp, src: tuple[UOp, ...]) -> UOp:
         if node is nest:
             return UOp.sink(stored_by_runs(nest.src, src, done))
-        lanes = of_kind(running_in(node), *AS_VECTORS)
+        lanes = tuple(lanes_of_nest & running_in(node))
         if node.op is Ops.MMA:
             return _tiles_product(node, src)
         if len(lanes) > 1:
@@ -151,6 +168,8 @@ def _vector_node(node: UOp, src: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp
         return _vector_address(node, src, lane, done)
     if node.op is Ops.LOAD:
         return node.replace(dtype=node.dtype.vec(count), src=src)
+    if node.op not in CLOSING and node.op is not Ops.RUNNING:
+        return node.replace(dtype=node.dtype.vec(count), src=tuple([splat(s, count) for s in src]))
     closed = node.closed_ranges
     first = src[:1] if node.op is Ops.STORE else ()  # an address says by itself whose it is
     last = len(src) - (1 if node.op is Ops.RUNNING else len(closed))
@@ -176,7 +195,7 @@ def _is_in_registers(memory: UOp) -> bool:
     return memory.op is Ops.STAGE and memory.arg[1] is Memory.REGISTER
 
 
-def _register_values(offset: UOp, stage: UOp, lanes: list[UOp]) -> UOp:
+def _register_values(offset: UOp, stage: UOp, lanes: Sequence[UOp]) -> UOp:
     """What a LOAD from a STAGE in registers gives: for each of its lanes, one of the values that are staged
     there."""
     values = values_of(stage)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tinygrad.codegen.ranges import of_kind
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.graph.symbolic import constant, linear_terms
+from tinygrad.graph.symbolic import constant, linear_terms, plus_terms, split_sum
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.matrix_units import ROW_BYTES
 
@@ -67,9 +67,13 @@ def in_each_lane(value: UOp, lane: UOp) -> list[UOp]:
 
 def at_lane(offset: UOp, lane: UOp, number: int, done: dict[UOp, UOp]) -> UOp:
     """`offset` in one lane, over what became (`done`) of the values in it that are the same in all lanes."""
-    same = [n for n in offset.toposort(stop=lambda n: lane not in n.ranges) if lane not in n.ranges]
-    known = {n: done[n] for n in same if n in done}
-    return offset.substitute({lane: constant(number), **known})
+
+    def at(atom: UOp) -> UOp:
+        same = [n for n in atom.toposort(stop=lambda n: lane not in n.ranges) if lane not in n.ranges]
+        return atom.substitute({lane: constant(number), **{n: done[n] for n in same if n in done}})
+
+    base, moving = split_sum(offset, lambda atom: lane in atom.ranges or done.get(atom, atom) is not atom)
+    return plus_terms(base, moving, {atom: at(atom) for atom in moving})
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,9 @@ class Jump:
 
 def jump_of(offset: UOp, lane: UOp) -> Jump | None:
     """How the lanes of an address jump; None where they do not do so regularly."""
+    step = lane_step(offset, lane)
+    if step is not None:
+        return Jump(1, step) if step else None
     places = lane_places(offset, lane) or (0,)
     for together in (1, *GROUPS):
         step = places[together] if together < len(places) else 0
@@ -90,11 +97,18 @@ def jump_of(offset: UOp, lane: UOp) -> Jump | None:
     return None
 
 
+def lane_step(offset: UOp, lane: UOp) -> int | None:
+    """How many items each lane is after the one before; None where that varies, or is not seen at once."""
+    terms = linear_terms(offset).terms
+    is_regular = not any(lane in atom.ranges for atom in terms if atom is not lane)
+    return terms.get(lane, 0) if is_regular else None
+
+
 def lane_places(offset: UOp, lane: UOp) -> tuple[int, ...] | None:
     """How many items after the first lane's each lane is; None where that varies."""
-    terms = linear_terms(offset).terms
-    if not any(lane in atom.ranges for atom in terms if atom is not lane):
-        return tuple(i * terms.get(lane, 0) for i in range(lane.extent))
+    step = lane_step(offset, lane)
+    if step is not None:
+        return tuple(i * step for i in range(lane.extent))
     if any(lane in n.ranges for n in offset.nodes_of(Ops.LOAD)):  # what is read says where
         return None
     places = in_each_lane(offset, lane)
@@ -104,7 +118,8 @@ def lane_places(offset: UOp, lane: UOp) -> tuple[int, ...] | None:
 
 def are_adjacent(offset: UOp, lane: UOp) -> bool:
     """Whether the lanes' items lie side by side."""
-    return lane_places(offset, lane) == tuple(range(lane.extent))
+    step = lane_step(offset, lane)
+    return step == 1 if step is not None else lane_places(offset, lane) == tuple(range(lane.extent))
 
 
 def strided_vector(load: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp | None:
@@ -139,7 +154,8 @@ class Runs:
 def interleaved_runs(load: UOp, lane: UOp) -> Runs | None:
     """The runs that the lanes of a LOAD from a buffer come from in turn; None for other LOADs."""
     memory, offset, *valid = load.src[0].src
-    places = lane_places(offset, lane) if memory.op is Ops.PARAM else None
+    is_regular = memory.op is not Ops.PARAM or lane_step(offset, lane) is not None
+    places = None if is_regular else lane_places(offset, lane)
     if places is None:
         return None
     for count in GROUPS:

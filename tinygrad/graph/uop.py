@@ -73,7 +73,7 @@ _MEMORY = FLAG_RULES[Ops.BUFFER](0, None)
 """The flags of memory of floats."""
 _NO_FLOATS = _MEMORY & ~LEAF
 _NO_LOOPS: frozenset[UOp] = frozenset()
-_CLOSING = {Ops.REDUCE: 1, Ops.STAGE: 1, Ops.STORE: 2, Ops.SCATTER: 3, Ops.MMA: 4}
+CLOSING = {Ops.REDUCE: 1, Ops.STAGE: 1, Ops.STORE: 2, Ops.SCATTER: 3, Ops.MMA: 4}
 """Operations at which loops can end, and how many sources come before these at least."""
 
 
@@ -196,24 +196,23 @@ class UOp(Walk, Operators, Movement, NestNode):
         found = frozenset({self}) if self.op is Ops.RANGE else _NO_LOOPS
         for source in self.src:
             loops = source.ranges
-            if not loops <= found:
+            if loops is not found and not loops <= found:
                 found = found | loops if found else loops
-        closed = self.closed_ranges
-        return found.difference(closed) if closed else found
+        return found.difference(self.closed_ranges) if self.op in CLOSING else found
 
     @property
     def closed_ranges(self) -> tuple[UOp, ...]:
-        """The loops that end at this loop-nest node (`_CLOSING`), outermost first."""
-        before = _CLOSING.get(self.op)
+        """The loops that end at this loop-nest node (`CLOSING`), outermost first."""
+        before = CLOSING.get(self.op)
         return () if before is None else tuple([s for s in self.src[before:] if s.op is Ops.RANGE])
 
     @Synthesized
     def closed_below(self) -> frozenset[UOp]:
         """Every loop that ends at this loop-nest node or at one under it."""
-        found = frozenset(self.closed_ranges)
+        found = frozenset(self.closed_ranges) if self.op in CLOSING else _NO_LOOPS
         for source in self.src:
             loops = source.closed_below
-            if not loops <= found:
+            if loops is not found and not loops <= found:
                 found = found | loops if found else loops
         return found
 

@@ -21,7 +21,7 @@ the structure of nodes only, never on addresses, so it is the same in every proc
 from __future__ import annotations
 
 from tinygrad.graph.folding import constant_folding
-from tinygrad.graph.symbolic.arithmetic import build_sum, divided
+from tinygrad.graph.symbolic.arithmetic import build_sum, divided, plus_terms, split_sum
 from tinygrad.graph.symbolic.conditions import (
     all_of,
     any_of,
@@ -74,8 +74,10 @@ __all__ = [
     "linear_terms",
     "negated",
     "not_zero",
+    "plus_terms",
     "rule",
     "simplified",
     "simplify_given",
     "sort_key",
+    "split_sum",
 ]

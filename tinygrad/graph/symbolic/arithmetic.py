@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from functools import reduce
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
@@ -15,6 +17,7 @@ from tinygrad.graph.symbolic.linear import (
     from_terms,
     limits,
     linear_terms,
+    shifted,
     sort_key,
     within_a_multiple,
 )
@@ -51,6 +54,25 @@ def build_sum(s: Linear) -> UOp:
             while (simpler := simplify(s)) is not None:
                 s = simpler
     return from_terms(s.terms, s.constant)
+
+
+def split_sum(node: UOp, moves: Callable[[UOp], bool]) -> tuple[UOp, Mapping[UOp, int]]:
+    """The index `node` as (what is left of its sum, the atoms that move with their coefficients)."""
+    terms, total = linear_terms(node)
+    moving = {a: c for a, c in terms.items() if moves(a)}
+    return build_sum(Linear({a: c for a, c in terms.items() if a not in moving}, total)), moving
+
+
+def plus_terms(base: UOp, terms: Mapping[UOp, int], values: Mapping[UOp, UOp]) -> UOp:
+    """An index, and the sum of the values of some atoms times coefficients."""
+    number, others = 0, []
+    for atom, coefficient in terms.items():
+        if (value := values[atom]).op is Ops.CONST:
+            number += coefficient * value.arg
+        else:
+            others.append(linear_terms(value).times(coefficient))
+    return shifted(base, number) if not others else \
+        build_sum(reduce(Linear.plus, others, linear_terms(base).shifted(number)))
 
 
 @rule(OTHERS, "constant factors leave a product")

@@ -10,6 +10,7 @@ import hashlib
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from itertools import product
 from typing import Final, NamedTuple
 
@@ -26,8 +27,9 @@ TRUE: Final = UOp.new(Ops.CONST, dtypes.bool, (), True)
 FALSE: Final = UOp.new(Ops.CONST, dtypes.bool, (), False)
 
 
+@lru_cache(4096)
 def constant(value: int) -> UOp:
-    """`value` as an index."""
+    """`value` as an index. The last ones live on: most are asked for again and again."""
     return UOp.new(Ops.CONST, dtypes.index, (), value)
 
 
@@ -134,7 +136,9 @@ def linear_terms(node: UOp) -> Linear:
     if node.op is Ops.CONST:
         result = Linear({}, int(node.arg))
     elif node.op is Ops.ADD:
-        result = linear_terms(node.src[0]).plus(linear_terms(node.src[1]))
+        first = linear_terms(node.src[0])
+        result = first.shifted(node.src[1].arg) if _ends_with_number(node) else \
+            first.plus(linear_terms(node.src[1]))
     elif node.op is Ops.MUL and node.src[1].op is Ops.CONST:
         result = linear_terms(node.src[0]).times(node.src[1].arg)
     elif node.bounds[0] == node.bounds[1]:
@@ -148,7 +152,7 @@ def linear_terms(node: UOp) -> Linear:
 def from_terms(terms: Mapping[UOp, int], offset: int) -> UOp:
     """The canonical node of a sum of atoms times coefficients (not 0), and a constant."""
     result: UOp | None = None
-    for atom in sorted(terms, key=sort_key):
+    for atom in sorted(terms, key=sort_key) if len(terms) > 1 else terms:
         coefficient = terms[atom]
         term = atom if coefficient == 1 else UOp.new(Ops.MUL, dtypes.index, (atom, constant(coefficient)))
         result = term if result is None else UOp.new(Ops.ADD, dtypes.index, (result, term))
@@ -159,6 +163,20 @@ def from_terms(terms: Mapping[UOp, int], offset: int) -> UOp:
     if result.op is not Ops.CONST and result not in terms:
         result.__dict__["_linear"] = Linear(terms, offset)
     return result
+
+
+def shifted(node: UOp, number: int) -> UOp:
+    """The canonical node of an index and a number."""
+    terms, known = linear_terms(node)
+    if not terms:
+        return constant(known + number)
+    base, own = (node.src[0], node.src[1].arg) if _ends_with_number(node) else (node, 0)
+    total = own + number
+    return UOp.new(Ops.ADD, dtypes.index, (base, constant(total))) if total else base
+
+
+def _ends_with_number(node: UOp) -> bool:
+    return node.op is Ops.ADD and node.src[1].op is Ops.CONST
 
 
 def difference(a: UOp, b: UOp) -> Linear:

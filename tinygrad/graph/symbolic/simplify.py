@@ -9,12 +9,20 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic.arithmetic import build_sum, cast_back, division, maximum, product, shift
 from tinygrad.graph.symbolic.conditions import all_of, any_of, choose, less, unequal
-from tinygrad.graph.symbolic.linear import difference, linear_terms
+from tinygrad.graph.symbolic.linear import difference, linear_terms, shifted
 from tinygrad.graph.uop import UOp
 
+
+def added(a: UOp, b: UOp) -> UOp:
+    """a + b; what a number is added to stays as it is."""
+    if b.op is Ops.CONST:
+        return shifted(a, b.arg)
+    return build_sum(linear_terms(a).plus(linear_terms(b)))
+
+
 INDEX_BUILDERS: Final[dict[Ops, Callable[..., UOp | None]]] = {
-    Ops.ADD: lambda a, b: build_sum(linear_terms(a).plus(linear_terms(b))),
-    Ops.SUB: lambda a, b: build_sum(difference(a, b)),
+    Ops.ADD: added,
+    Ops.SUB: lambda a, b: shifted(a, -b.arg) if b.op is Ops.CONST else build_sum(difference(a, b)),
     Ops.NEG: lambda a: build_sum(linear_terms(a).times(-1)),
     Ops.MUL: product,
     Ops.MULACC: lambda a, b, c: a * b + c,
