@@ -174,7 +174,7 @@ class World:
         return exchange.letters
 
     def make_short(self, exchange: RankExchange, memory: Sequence[tuple[Buffer, Buffer, int]]) -> None:
-        """As `make`, of what goes with the headers and lies together: arrays over the targets and sources
+        """As `make`, of what is small and lies together: arrays over the targets and sources
         would take as long as copying from one and into the other."""
         self.computing = exchange.computing
         letters = self.letters_of(exchange)
@@ -187,6 +187,10 @@ class World:
         for letter in letters:
             for number, start, count, place in letter.taken:
                 memmove(memory[number][0].address + start, place, count)
+        for given, taken in exchange.local:
+            _, source, offset = memory[given.number]
+            memmove(memory[taken.number][0].address + taken.start, source.address + offset + given.start,
+                    given.nbytes)
         self.partners = ()
         self.sent += exchange.sent
 

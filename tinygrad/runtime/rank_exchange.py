@@ -272,11 +272,14 @@ class RankExchange:
 
     @functools.cached_property
     def is_short(self) -> bool:
-        """Whether all of it goes with the headers, and lies together before and after."""
-        if self.local or self.to_everybody or self.to_ranks or self.collectives:
+        """Whether all of it goes with the headers or stays here, and lies together before and after."""
+        if self.to_everybody or self.to_ranks or self.collectives:
             return False
-        return all([between.is_small and all([part.is_contiguous for part in between.sent + between.received])
-                    for between in self.between])
+        inside = [part for ends in self.local for part in ends]
+        outside = [part for between in self.between for part in between.sent + between.received]
+        return all([between.is_small for between in self.between]) and \
+            all([part.nbytes <= PACKED for part in inside]) and \
+            all([part.is_contiguous for part in inside + outside])
 
     def add_collective(self, number: int, copy: GatheredCopy, group: CollectiveGroup, own: int) -> None:
         """Take note of a collective, if this rank takes part in it: small ones of a kind are made as one."""
