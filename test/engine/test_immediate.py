@@ -64,6 +64,34 @@ def test_two_values_in_one_schedule(runs):
     np.testing.assert_array_equal(b.numpy(), x.numpy() * 2)
 
 
+@pytest.mark.parametrize("make", [lambda x: x * 2, lambda x: x.sum(0), lambda x: x.T[1:] + 1,
+                                  lambda x: x - x.max(1, keepdim=True), lambda x: (x + 1).reshape(35)],
+                         ids=["parts", "whole", "moved", "rows", "joined"])
+def test_values_on_several_devices_of_the_host_run_at_once(make, runs):
+    """They are in one memory; each part took the way of long schedules, three times as long."""
+    for seed in range(3):
+        x = number(5, 7, seed=seed)
+        spread = x.shard(("CPU", "CPU:1"), 0).realize()
+        runs.clear()
+        found = make(spread).realize()
+        assert runs == [seed > 0]
+        np.testing.assert_allclose((found * 1).numpy(), make(x).numpy(), rtol=1e-6, atol=1e-6)
+        assert found.device == spread.device
+
+
+def test_writes_into_values_on_several_devices_of_the_host_run_at_once(runs):
+    a = np.arange(12, dtype=np.float32).reshape(4, 3)
+    x = Tensor(a).shard(("CPU", "CPU:1"), 0).realize()
+    before, wanted = x * 1, a.copy()
+    for step in range(3):
+        runs.clear()
+        x.assign(x * 2 + 1).realize()
+        wanted = wanted * 2 + 1
+        assert runs[-1] is (step > 1)  # the first computes `before` too
+    np.testing.assert_array_equal(x.numpy(), wanted)
+    np.testing.assert_array_equal(before.numpy(), a)
+
+
 def test_values_of_variables_are_those_of_the_call(runs):
     x = number(64)
     for start in (3, 17, 30):

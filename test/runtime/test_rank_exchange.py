@@ -6,8 +6,8 @@ import itertools
 import numpy as np
 import pytest
 
-from tinygrad.device.queue import ByteRegion, GatheredCopy
-from tinygrad.runtime.rank_exchange import Part, RankExchange, fill, in_order, name_of
+from tinygrad.device.queue import BlockCopy, ByteRegion, CollectiveGroup, GatheredCopy
+from tinygrad.runtime.rank_exchange import PACKED, Part, RankExchange, fill, in_order, name_of
 
 REGIONS = {"flat": ByteRegion(3, (), (), 24), "rows": ByteRegion(1, (4, 2), (20, 9), 3),
            "rows along one axis": ByteRegion(0, (8,), (7,), 3),
@@ -40,3 +40,18 @@ def test_all_ranks_broadcast_in_one_order() -> None:
     for own in range(3):
         said = [text for *_, text in RankExchange(copies, own, 3).to_ranks]
         assert ["a" if b"'a'" in text else "b" for text in said] == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind, nbytes, is_short", [("flat", 24, True), ("flat", PACKED + 4, False),
+                                                    ("rows", 24, False)])
+@pytest.mark.parametrize("giver", [0, 1])
+def test_what_is_small_and_lies_together_is_copied_by_address(kind: str, nbytes: int, is_short: bool,
+                                                              giver: int) -> None:
+    """From another rank, and within one that has no partner."""
+    region = REGIONS[kind]._replace(run=REGIONS[kind].run * nbytes // 24)
+    group = CollectiveGroup((name_of(0), name_of(1)), "", (BlockCopy(giver, 0, region, region),))
+    copy = GatheredCopy(name_of(0), name_of(0), frozenset({0}), frozenset({1}), (1, 0), nbytes // 4,
+                        "float32", nbytes, "", group)
+    exchange = RankExchange([copy], 0, 2)
+    assert len(exchange.local) + len(exchange.between) == 1
+    assert exchange.is_short is is_short

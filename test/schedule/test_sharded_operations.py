@@ -80,3 +80,12 @@ def test_writing_into_a_view_that_joins_what_devices_have_says_what_to_do() -> N
     flat = x.reshape(120)
     with pytest.raises(ValueError, match=r"write into the tensor itself, or gather it first with \.to"):
         flat[7:50] = 2.0
+
+
+def test_nothing_is_written_through_an_empty_view_that_devices_cannot_take_apart() -> None:
+    """It was refused, as a view with items is, and the tensor could not be read any more."""
+    a = normal(4, 3)
+    x = Tensor(a).shard(("CPU", "CPU:1"), 0).realize()
+    view = x.reshape(3, 4)[0:0]
+    view.assign(Tensor.zeros(0, 4).shard(x.device)).realize()
+    np.testing.assert_array_equal(x.numpy(), a)

@@ -22,7 +22,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, Uninterrupted, complete
-from tinygrad.schedule.cache import Structure, Template, TemplateView
+from tinygrad.schedule.cache import Structure, Template, TemplateShards, TemplateView
 from tinygrad.schedule.memory_views import over_memory
 
 MOST_KERNELS = 32
@@ -57,6 +57,8 @@ class CommandList:
     """the positions of nodes whose values are in memory that was there before"""
     visible: tuple[tuple[int, str, int, DType], ...]
     """(number, device, items, dtype) of the new memory that views show"""
+    results: tuple[tuple[int, TemplateShards], ...]
+    """memory of several devices of the host, which is all on one of them, by its number"""
     inner: tuple[tuple[int, int], ...]
     """(number, offset in bytes) of the memory that only the kernels use, in one piece"""
     inner_bytes: int
@@ -158,12 +160,14 @@ def run_to_the_end(structure: Structure, launch: CommandList, addresses: Mapping
 
 def show(structure: Structure, launch: CommandList, new: dict[int, Buffer], observed: Any = None) -> None:
     """Let the structure's nodes stand for what was computed, of which new memory is `observed`."""
-    nodes = {}
+    nodes = dict(enumerate(structure.buffers)) if launch.results else {}
     for number, memory in new.items():
         node = nodes[number] = UOp.new_buffer(memory.device, memory.size, memory.dtype)
         node.storage.buffer = memory
         if observed:
             memory.change = observed.memory[number]
+    for number, shards in launch.results:
+        nodes[number] = shards.over(nodes)
     for position, view in launch.views:
         structure.nodes[position].set_realized_view(view.over(nodes))
     for position in launch.in_place:
@@ -172,8 +176,8 @@ def show(structure: Structure, launch: CommandList, new: dict[int, Buffer], obse
 
 
 def launch_of(template: Template, structure: Structure) -> CommandList | bool:
-    """The launch of a template; False where it has none: several devices, copies, devices without threads of
-    the host, writes into memory by kernels that may fail."""
+    """The launch of a template; False where it has none: memory of several devices, copies, devices without
+    threads of the host, writes into memory by kernels that may fail."""
     given = len(structure.buffers)
     written = {slot for item in template.items for slot in item.slots[:item.outputs]}
     overwritten = tuple(sorted(slot for slot in written if slot < given))
@@ -191,13 +195,17 @@ def launch_of(template: Template, structure: Structure) -> CommandList | bool:
         return False
     kernels = [compiled_kernel(item.ast, name) for item in template.items]
     calls = []
+    known = {len(structure.variables) + i: start[-1] for i, start in enumerate(template.starts)}
     for item, kernel in zip(template.items, kernels, strict=True):
-        bound = tuple((bool(source), number) for _, source, number in kernel.takes(item.variables))
+        bound = tuple((bool(source) and number not in known, known.get(number, number) if source else number)
+                      for _, source, number in kernel.takes(item.variables))
         calls.append(KernelCall(kernel.program, item.slots, bound, kernel.extent))
     views = tuple((position, view) for position, view in template.views if view is not None)
     shown = {view.number for _, view in views}
+    shown.update(shard.number for memory in template.results for shard in memory.shards)
     numbered = list(enumerate(template.fresh, given))
     visible = tuple((number, *spec) for number, spec in numbered if number in shown)
+    results = tuple(enumerate(template.results, given + len(template.fresh)))
     offsets = dict(template.arenas[0][1].offsets) if template.arenas else {
         number: 0 for number, _ in numbered if number not in shown}
     inner_bytes = template.arenas[0][1].size if template.arenas else max(
@@ -205,4 +213,4 @@ def launch_of(template: Template, structure: Structure) -> CommandList | bool:
     work = sum((kernel.estimate for kernel in kernels), NO_WORK)
     sites = tuple((kernel, item.lines) for kernel, item in zip(kernels, template.items, strict=True))
     return CommandList(queue, BEAM.value, tuple(calls), views, overwritten, in_place, visible,
-                       tuple(offsets.items()), inner_bytes, name, work, sites)
+                       results, tuple(offsets.items()), inner_bytes, name, work, sites)

@@ -7,6 +7,7 @@ moves that on when memory is written to. Next on the path: `graph/uop.py`, the n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -84,10 +85,19 @@ def _forgets(storage: ref[Storage], nodes: Iterable[ref[UOp]]) -> Callable[[obje
 class ShardedStorage(Storage):
     """The memory on several devices, as its pieces: it was overwritten as often as they were."""
 
-    def __init__(self, shards: Sequence[UOp]) -> None:
-        self.shards = tuple(shards)
-        """for each device a view of a BUFFER there, of the shape of its part"""
-        self._parts = tuple([shard.viewed.storage for shard in self.shards])
+    def __init__(self, views: Sequence[UOp], memories: Sequence[UOp] | None = None) -> None:
+        self.views = views
+        """for each device a view of the shape of its part, over a BUFFER like the one there"""
+        self.memories = [view.viewed for view in views] if memories is None else memories
+        """for each device the BUFFER there"""
+        self._parts = tuple([memory.storage for memory in self.memories])
+
+    @cached_property
+    def shards(self) -> tuple[UOp, ...]:
+        """For each device a view of the BUFFER there, of the shape of its part: made when they are asked for,
+        for a loop makes ever new memory, of which few are taken apart."""
+        return tuple([view if view.viewed is memory else view.over(memory)
+                      for view, memory in zip(self.views, self.memories, strict=True)])
 
     @property
     def parts(self) -> tuple[Storage, ...]:

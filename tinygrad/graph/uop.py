@@ -352,13 +352,14 @@ class UOp(Walk, Operators, Movement, NestNode):
         return node
 
     @staticmethod
-    def new_buffer(device: Placement, size: int, dtype: DType) -> UOp:
+    def new_buffer(device: Placement, size: int, dtype: DType, layout: Layout | None = None, version: int = 0
+                   ) -> UOp:
         """A BUFFER node of `size` items that no other node equals. Its memory comes when it is written."""
         node = object.__new__(UOp)  # one of its own, which nobody looks up
         node.op = Ops.BUFFER
         node.dtype = dtype
         node.src = ()
-        node.arg = BufferSpec(next(_buffer_identities), device, size)
+        node.arg = BufferSpec(next(_buffer_identities), device, size, version, layout)
         node.shape = (size,)
         node.device = device
         node.flags = _MEMORY if dtype.is_float else _NO_FLOATS
@@ -368,13 +369,15 @@ class UOp(Walk, Operators, Movement, NestNode):
         return node
 
     @staticmethod
-    def sharded_buffer(devices: tuple[str, ...], layout: Layout, shards: Sequence[UOp]) -> UOp:
-        """A BUFFER node of the layout's shape over `shards`, for each device a view of a BUFFER there."""
+    def sharded_buffer(devices: tuple[str, ...], layout: Layout, shards: Sequence[UOp],
+                       memories: Sequence[UOp] | None = None) -> UOp:
+        """A BUFFER node of the layout's shape over `shards`, for each device a view of a BUFFER there; over
+        others like those, if `memories` are given."""
         Sharding.exists = True
-        node = UOp.new_buffer(devices, prod(layout.shape), shards[0].dtype)
-        storage = node.__dict__["storage"] = ShardedStorage(shards)
-        node.arg = BufferSpec(node.arg.identity, devices, node.arg.size, storage.version, layout)
+        storage = ShardedStorage(shards, memories)
+        node = UOp.new_buffer(devices, prod(layout.shape), shards[0].dtype, layout, storage.version)
         node.shape = layout.shape
+        node.__dict__["storage"] = storage
         return node
 
     @property

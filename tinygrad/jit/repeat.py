@@ -240,7 +240,7 @@ class RepeatedCall:
                     or storage.writer is not None:
                 return None
             if isinstance(storage, ShardedStorage) and not all([
-                    shard.unreshaped.op is BUFFER for shard in storage.shards]):
+                    view.unreshaped.op is BUFFER for view in storage.views]):
                 return None
             for part in storage.parts:
                 buffer = part.buffer
@@ -276,9 +276,10 @@ def maker_of(output: Output, numbers: Sequence[int]) -> Callable[[Sequence[UOp]]
     if base.arg.layout is None:
         return lambda nodes: output.tensor_over(nodes[numbers[0]])
     number_of = dict(zip(base.memories, numbers, strict=True))
-    shards = [(shard, number_of[shard.viewed]) for shard in base.shards]
+    shards, device, layout = base.shards, base.device, base.arg.layout
+    places = [number_of[shard.viewed] for shard in shards]
     return lambda nodes: output.tensor_over(UOp.sharded_buffer(
-        base.device, base.arg.layout, [shard.over(nodes[i]) for shard, i in shards]))
+        device, layout, shards, [nodes[place] for place in places]))
 
 
 def modes_of(kind: CallKind) -> tuple[Any, ...]:

@@ -362,6 +362,10 @@ class HostQueue(TimelineQueue):
             return self.begun + len(self.commands)
 
     @property
+    def is_idle(self) -> bool:  # as above, without the lock: what is taken has been counted as begun before
+        return not self.commands and self.timeline._value.value >= self.begun
+
+    @property
     def accepted(self) -> int:
         return self.pushed + self.ran
 
@@ -385,8 +389,9 @@ class HostQueue(TimelineQueue):
                 self.some.wait_for(lambda: self.commands or self.stopping)
                 if not self.commands:
                     return
-                function, point = self.commands.popleft()
+                function, point = self.commands[0]
                 self.begun = point.value
+                self.commands.popleft()
             try:
                 function()
             except BaseException as error:  # of whatever kind: it belongs to who waits

@@ -26,31 +26,22 @@ import time
 import traceback
 import zlib
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import memmove
+from functools import cached_property
 from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tinygrad.device import Buffer, CompiledDevice
-from tinygrad.device.queue import (
-    CollectiveGroup,
-    GatheredCopy,
-    TimelinePoint,
-    Timestamp,
-    clock,
-    written_and_read,
-)
 from tinygrad.runtime import rank_exchange
 from tinygrad.runtime.cpu import CPUAllocator, CPUDevice, cpu_renderer
-from tinygrad.runtime.cpu_queue import HAND_OVER, HostQueue, Timeline
+from tinygrad.runtime.cpu_queue import HAND_OVER
 from tinygrad.runtime.null import NoAllocator, NullDevice
 from tinygrad.runtime.rank_exchange import (
-    DATA_TAG,
     FIELDS,
-    KIND,
-    NOTHING,
     Between,
     Bytes,
     JoinedCollective,
@@ -58,13 +49,13 @@ from tinygrad.runtime.rank_exchange import (
     LongMessages,
     RankExchange,
     Scratch,
-    bytes_of,
     fill,
     in_one,
     name_of,
     parts,
     rank_of,
 )
+from tinygrad.runtime.rank_queue import ExchangeQueue
 
 OpenGPU: TypeAlias = "Callable[[str, int, World], CompiledDevice]"
 END_TAG, DIFFERENT_TAG, WAITING_TAG = 1, 3, 4
@@ -79,8 +70,6 @@ LOOK_AGAIN = 0.1
 PATIENCE = 1.0
 """Seconds that an exchange with a rank that has ended may take: what that one sent may be on its way."""
 YIELD = getattr(os, "sched_yield", None)
-MOST_KNOWN = 1024
-"""Exchanges that are kept for the next time."""
 REMEMBERED = 64
 """Exchanges with each other rank whose kind is known: who broadcasts may be so many ahead of the others."""
 FAILED = 1
@@ -164,13 +153,52 @@ class World:
 
     # --- messages -------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def at(self, partners: tuple[int, ...], kind: str) -> Iterator[None]:
+        """A block that is an exchange, as the thread that watches sees it."""
+        self.begin(partners, kind)
+        yield
+        self.partners = ()
+
+    def begin(self, partners: tuple[int, ...], kind: str) -> None:
+        """Let the thread that watches see an exchange, until there are no `partners`."""
+        for rank in partners:
+            turn = self.turns[rank] = self.turns[rank] + 1
+            self.past[rank].append((turn, kind, self.computing))
+        self.began, self.partners = time.monotonic(), partners
+
+    def letters_of(self, exchange: RankExchange) -> list[Letter]:
+        """The first messages of an exchange."""
+        if not exchange.letters:
+            exchange.letters = [Letter(b, self.scratch_of(b.rank)) for b in exchange.between]
+        return exchange.letters
+
+    def make_short(self, exchange: RankExchange, memory: Sequence[tuple[Buffer, Buffer, int]]) -> None:
+        """As `make`, of what is small and lies together: arrays over the targets and sources
+        would take as long as copying from one and into the other."""
+        self.computing = exchange.computing
+        letters = self.letters_of(exchange)
+        self.begin(exchange.partners, "copies")
+        for letter in letters:
+            for number, start, count, place in letter.given:
+                _, source, offset = memory[number]
+                memmove(place, source.address + offset + start, count)
+        self.answer(letters)
+        for letter in letters:
+            for number, start, count, place in letter.taken:
+                memmove(memory[number][0].address + start, place, count)
+        for given, taken in exchange.local:
+            _, source, offset = memory[given.number]
+            memmove(memory[taken.number][0].address + taken.start, source.address + offset + given.start,
+                    given.nbytes)
+        self.partners = ()
+        self.sent += exchange.sent
+
     def exchange(self, exchange: RankExchange, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
         """Send and receive all messages at once, and copy inside this rank while they are on their way.
         Begins when all partners do, which have to agree about number, sizes and digest."""
-        letters = exchange.letters
-        if not letters:
-            letters = exchange.letters = [Letter(b, self.scratch_of(b.rank)) for b in exchange.between]
-        with OpenExchange(self, exchange.partners, "copies"):
+        letters = self.letters_of(exchange)
+        with self.at(exchange.partners, "copies"):
             for letter in letters:
                 if letter.is_packed:
                     letter.pack(sent)
@@ -191,7 +219,7 @@ class World:
 
     def agree(self, between: Sequence[Between]) -> None:
         """Wait until all partners are at an exchange whose content goes another way, and agree about it."""
-        with OpenExchange(self, tuple(b.rank for b in between), "copies"):
+        with self.at(tuple(b.rank for b in between), "copies"):
             self.answer([Letter(b, self.scratch_of(b.rank), has_content=False) for b in between])
 
     def answer(self, letters: list[Letter]) -> None:
@@ -199,14 +227,15 @@ class World:
         else."""
         requests = []
         for letter in letters:
-            rank, between = letter.rank, letter.between
-            number, digest = self.next_with(rank, between.text)
-            FIELDS.pack_into(letter.message.data, 0, number, letter.nbytes, digest)
-            requests.append(self.data.Irecv(letter.incoming, rank, DATA_TAG))
-            requests.append(self.data.Isend(letter.message, rank, DATA_TAG))
+            number, digest = self.next_with(letter.rank, letter.between.text)
+            letter.own = number, letter.nbytes, digest
+            FIELDS.pack_into(letter.header, 0, *letter.own)
+            for request in letter.requests:
+                request.Start()
+                requests.append(request)
         self.rest_until(requests)
         for letter in letters:
-            self.compare(letter.header, letter.found, letter.rank)
+            self.compare(letter.own, FIELDS.unpack_from(letter.found), letter.rank)
 
     def next_with(self, whom: int | tuple[int, ...], text: bytes) -> tuple[int, int]:
         """The number and the digest of an exchange that begins with those: `text` says what it is."""
@@ -218,7 +247,7 @@ class World:
         """The memory of the first messages to a rank and from it."""
         found = self.scratch.get(rank)
         if found is None:
-            found = self.scratch[rank] = Scratch.new()
+            found = self.scratch[rank] = Scratch(self.data, rank)
         return found
 
     def rest_until(self, requests: list[Any]) -> None:
@@ -242,12 +271,12 @@ class World:
     def broadcast(self, memory: Bytes, root: int, text: bytes, copied: Bytes | None = None) -> None:
         """Fill `memory` of every rank with what it is at `root`; `text` says what it is. The root fills
         `copied` with it, too, while the others read."""
-        with OpenExchange(self, self.everybody_else, f"a broadcast by rank {root}"):
+        with self.at(self.everybody_else, f"a broadcast by rank {root}"):
             number, digest = self.next_with(EVERYBODY, text)
-            own = np.array((number, memory.nbytes, digest), np.int64)
-            found = own.copy()
+            own = number, memory.nbytes, digest
+            found = np.array(own, np.int64)
             self.rest_until([self.data.Ibcast(found, root)])
-            self.compare(own, found, root)
+            self.compare(own, tuple(found.tolist()), root)
             requests = [self.data.Ibcast(part, root) for part in parts(memory)]
             if copied is not None:
                 copied[:] = memory
@@ -263,7 +292,7 @@ class World:
         FIELDS.pack_into(joined.message.data, 0, number, joined.nbytes, digest)
         if joined.is_packed:
             joined.pack(sent)
-        with OpenExchange(self, joined.partners, joined.kind):
+        with self.at(joined.partners, joined.kind):
             comm = self.communicator(ranks)
             try:
                 self.rest_until([comm.Iallgather(joined.message, joined.messages)])
@@ -272,7 +301,7 @@ class World:
                            f"{error}\n{self.computing_at(joined.partners)}")
             if not joined.is_agreed:
                 for rank, said in zip(ranks, joined.headers, strict=True):
-                    self.compare(joined.header, said.view(np.int64), rank)
+                    self.compare(FIELDS.unpack(joined.header.data), FIELDS.unpack(said.data), rank)
             if joined.is_packed:
                 joined.unpack(received)
             else:
@@ -310,9 +339,9 @@ class World:
             found = self.communicators[ranks] = self.data.Create_group(group)
         return found
 
-    def compare(self, own: np.ndarray[Any, Any], other: np.ndarray[Any, Any], rank: int) -> None:
+    def compare(self, own: tuple[int, ...], other: tuple[int, ...], rank: int) -> None:
         """End all processes where a rank is elsewhere in the program, or in another one."""
-        if own.tobytes() != other.tobytes():
+        if own != other:
             self.abort(f"rank {rank} and rank {self.rank} do not run the same program: exchange "
                        f"{other[0]} of {other[1]:,} bytes there is exchange {own[0]} of {own[1]:,} bytes "
                        f"here\n{self.computing_at([rank])}")
@@ -395,171 +424,7 @@ class World:
         self.mpi.Request.Waitall(waiting)
 
 
-class OpenExchange:
-    """What the thread that watches sees while an exchange takes place."""
-
-    def __init__(self, world: World, partners: tuple[int, ...], kind: str) -> None:
-        self.world, self.partners, self.kind = world, partners, kind
-
-    def __enter__(self) -> None:
-        world = self.world
-        for rank in self.partners:
-            turn = world.turns[rank] = world.turns[rank] + 1
-            world.past[rank].append((turn, self.kind, world.computing))
-        world.began, world.partners = time.monotonic(), self.partners
-
-    def __exit__(self, *exc: object) -> None:
-        self.world.partners = ()
-
-
 # --- the devices --------------------------------------------------------------------------------------------
-
-
-class ExchangeQueue(HostQueue):
-    """Copies from and to ranks, in the order of the schedule: those that are given one after another, up to
-    `submit`, are one exchange."""
-
-    gathers = True
-
-    def __init__(self, world: World) -> None:
-        super().__init__(f"{KIND} {world.rank} exchanges")
-        self.world = world
-        self.copies: list[GatheredCopy] = []
-        """those of the next exchange"""
-        self.known: dict[tuple[GatheredCopy, ...], RankExchange] = {}
-        """exchanges that were made, by what they are"""
-        self.memory: list[tuple[Buffer, Buffer, int]] = []
-        """the target and the source of each, and where in that it begins"""
-        self.awaited_by_these: list[TimelinePoint] = []
-        """what other queues do before them"""
-        self.awaited_by_next: list[TimelinePoint] = []
-        """and before the copy that is given next"""
-        self.sources: list[TimelinePoint] = []
-        """what may have failed to compute the content"""
-
-    def copy(self, target: Buffer, source: Buffer, offset: int, sources: tuple[TimelinePoint, ...] = ()
-             ) -> TimelinePoint | None:
-        own, giver, taker = self.world.rank, rank_of(source.device), rank_of(target.device)
-        with self.lock:
-            if giver is None or not target.nbytes:
-                self.submit()
-                awaited, self.awaited_by_next = self.awaited_by_next, []
-                for point in awaited:
-                    super().wait(point)
-                return super().copy(target, source, offset, sources) if taker in (own, None) else None
-            self.gather((target, source), target, source, offset, sources)
-            takes_part = taker is None or own in (giver, taker)
-            return TimelinePoint(self, self.pushed + 1, sources) if takes_part else None
-
-    def collective(self, group: CollectiveGroup, buffers: Sequence[Buffer], target: Buffer, source: Buffer,
-                   offset: int, sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
-        with self.lock:
-            self.gather(buffers, target, source, offset, sources, group)
-            takes_part = self.world.rank in map(rank_of, group.devices)
-            return TimelinePoint(self, self.pushed + 1, sources) if takes_part else None
-
-    def gather(self, buffers: Sequence[Buffer], target: Buffer, source: Buffer, offset: int,
-               sources: tuple[TimelinePoint, ...], group: CollectiveGroup | None = None) -> None:
-        """Let this be part of the next exchange."""
-        written, read = written_and_read([buffer.root for buffer in buffers])
-        copy = GatheredCopy(target.device, source.device, written, read, (source, offset),
-                            target.size, target.dtype.name, target.nbytes, self.program, group)
-        if copy.conflicts(self.copies):
-            self.submit()
-        self.awaited_by_these += self.awaited_by_next
-        self.awaited_by_next = []
-        self.copies.append(copy)
-        self.memory.append((target, source, offset))
-        self.sources += sources
-
-    def wait(self, point: TimelinePoint) -> None:
-        """Let the exchange that is gathered wait."""
-        if point.queue is not self:
-            self.awaited_by_next.append(point)
-
-    def submit(self) -> None:
-        """Let the copies given so far be exchanged."""
-        with self.lock:
-            if self.copies:
-                copies, self.copies = self.copies, []
-                memory, self.memory = self.memory, []
-                exchange = self.known_exchange(copies)
-                sources, self.sources = tuple(self.sources), []
-                awaited, self.awaited_by_these = self.awaited_by_these, []
-                value = self.pushed + 1
-                if self.give(exchange, [memory[number] for number in exchange.own], awaited, sources) is None:
-                    self.begun = value  # each copy has the point of what it was to become
-                    self.timeline.set(value)
-
-    def record_copies(self, copies: Sequence[GatheredCopy]) -> RankExchange:
-        return RankExchange(copies, self.world.rank, self.world.size)
-
-    def known_exchange(self, copies: Sequence[GatheredCopy]) -> RankExchange:
-        """As `record_copies`, of copies that may have been made before: all that matters of memory is which
-        of them read the same."""
-        numbers: dict[Hashable, int] = {}
-        key = tuple([copy._replace(written=frozenset(), read=frozenset(),
-                                   part=numbers.setdefault(copy.part, len(numbers))) for copy in copies])
-        found = self.known.get(key)
-        if found is None:
-            if len(self.known) >= MOST_KNOWN:
-                self.known.clear()
-            found = self.known[key] = self.record_copies(copies)
-        return found
-
-    def copy_list(self, recorded: RankExchange, memory: Sequence[tuple[Buffer, Buffer, int]],
-                  sources: tuple[TimelinePoint, ...] = ()) -> TimelinePoint | None:
-        with self.lock:
-            if self.copies:
-                self.submit()
-            awaited, self.awaited_by_next = self.awaited_by_next, []
-            return self.give(recorded, memory, awaited, sources)
-
-    def give(self, exchange: RankExchange, memory: Sequence[tuple[Buffer, Buffer, int]],
-             awaited: Sequence[TimelinePoint], sources: tuple[TimelinePoint, ...]) -> TimelinePoint | None:
-        """Let copies of these targets and sources, each from an offset on, be exchanged: here, where that
-        takes less time than giving it to the thread and nothing has to be waited for but the partners. The
-        point at which they are; None where they are already."""
-        if self.runs_here(exchange.seconds, sources) and all([point.is_past for point in awaited]):
-            self.exchange(exchange, memory, awaited, sources)
-            self.ran += 1
-            return None
-        return self.call(partial(self.exchange, exchange, memory, awaited, sources), sources)
-
-    def signal(self, timeline: Timeline | None = None, value: int = 0) -> TimelinePoint:
-        self.submit()
-        return super().signal(timeline, value)
-
-    def await_value(self, value: int) -> None:
-        self.submit()
-        super().await_value(value)
-
-    def timestamp(self) -> Timestamp:
-        point = TimelinePoint(self, self.pushed + bool(self.copies))
-
-        def read() -> float:
-            point.wait()
-            return clock()
-
-        return Timestamp(read)
-
-    def exchange(self, exchange: RankExchange, memory: Sequence[tuple[Buffer, Buffer, int]],
-                 awaited: Sequence[TimelinePoint], sources: Sequence[TimelinePoint]) -> None:
-        """Make the copies; where their operands could not be computed, or it fails, all processes end."""
-        try:
-            for point in awaited:
-                self.rest_until(point)
-            for point in sources:
-                point.wait()
-            sent, received = [], []
-            for (target, source, offset), (given, gives, takes) in zip(memory, exchange.ends, strict=True):
-                count = source.nbytes if given is None else given
-                sent.append(bytes_of(source, offset, count) if gives else NOTHING)
-                received.append(bytes_of(target, 0, target.nbytes) if takes else NOTHING)
-            self.world.make(exchange, sent, received)
-        except BaseException as error:
-            self.world.fail(type(error), error, error.__traceback__)
-            raise
 
 
 class OwnRank(CPUDevice):

@@ -8,6 +8,7 @@ and waits is `rank.py`, with MPI, or `nccl.py`.
 from __future__ import annotations
 
 import functools
+import hashlib
 import struct
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import accumulate, pairwise
@@ -40,6 +41,11 @@ PACKED = 1 << 15
 and more, copying these as long."""
 
 
+def digest_of(said: object) -> bytes:
+    """A few bytes in place of all that is said of an exchange, for they are part of a digest each time."""
+    return hashlib.blake2b(repr(said).encode(), digest_size=8).digest()
+
+
 def name_of(rank: int) -> str:
     """The device of a rank."""
     return f"{KIND}:{rank}" if rank else KIND
@@ -62,7 +68,8 @@ class Part:
         self.nbytes = content.nbytes if isinstance(content, ByteRegion) else content
         self.rows = self.region.rows() if self.region is not None and by_rows else ()
         """where its rows begin, if they are messages of their own"""
-        self.is_contiguous = self.region is not None and self.region.is_contiguous
+        self.is_contiguous = self.region is None or self.region.is_contiguous
+        self.start = 0 if self.region is None else self.region.start
 
     def of(self, memories: Sequence[Bytes]) -> list[Bytes]:
         """These bytes of the memory of each copy: flat where they are contiguous, else an array whose items
@@ -120,6 +127,11 @@ class Between(NamedTuple):
     """bytes sent and received"""
     text: bytes
     """what they are, which both ranks say alike"""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether all of it goes with the headers."""
+        return max(self.sizes) <= PACKED
 
 
 class Combined(NamedTuple):
@@ -244,7 +256,7 @@ class RankExchange:
         self.to_ranks = [sent for _, sent in sorted(to_ranks.items())]  # by first copy: as all order them
         """the same bytes to all ranks: (a copy's number, the giver, whether this rank is it, what it is)"""
         self.between = [Between(rank, tuple(sent), tuple(received), (nbytes[0], nbytes[1]),
-                                repr(described).encode())
+                                digest_of(described))
                         for rank, (sent, received, described, nbytes) in sorted(self.parts.items())]
         self.collectives = [self.made_as_one(copies, numbers, own, *kind[:3])
                             for kind, numbers in self.joined.items()]
@@ -257,6 +269,17 @@ class RankExchange:
         self.seconds = seconds_of(0, 2 * self.bytes)
         """about how long moving it takes, once all are there"""
         self.computing = "; ".join(dict.fromkeys(copy.program for copy in copies))
+
+    @functools.cached_property
+    def is_short(self) -> bool:
+        """Whether all of it goes with the headers or stays here, and lies together before and after."""
+        if self.to_everybody or self.to_ranks or self.collectives:
+            return False
+        inside = [part for ends in self.local for part in ends]
+        outside = [part for between in self.between for part in between.sent + between.received]
+        return all([between.is_small for between in self.between]) and \
+            all([part.nbytes <= PACKED for part in inside]) and \
+            all([part.is_contiguous for part in inside + outside])
 
     def add_collective(self, number: int, copy: GatheredCopy, group: CollectiveGroup, own: int) -> None:
         """Take note of a collective, if this rank takes part in it: small ones of a kind are made as one."""
@@ -308,25 +331,27 @@ class RankExchange:
                     ranks: tuple[int, ...], op: str, dtype: str) -> JoinedCollective:
         """These collectives, which have their ranks, operation and dtype in common."""
         each = [copies[self.own[number]] for number in numbers]
-        text = repr((ranks, op, dtype, [(copy.items, copy.program) for copy in each])).encode()
+        text = digest_of((ranks, op, dtype, [(copy.items, copy.program) for copy in each]))
         return JoinedCollective(numbers, [copy.nbytes for copy in each], own, ranks, op, dtype, text)
 
 
-class Scratch(NamedTuple):
-    """The memory of the first messages between this rank and another: as long as any, so that a rank that is
-    elsewhere is told apart by what it sends."""
+class Scratch:
+    """The memory of the first messages between this rank and another, and the requests of MPI that carry them
+    again and again. As long as any, so that a rank that is elsewhere is told apart by what it sends."""
 
-    outgoing: Bytes
-    incoming: Bytes
-    header: np.ndarray[Any, Any]
-    """that of `outgoing`: three numbers"""
-    found: np.ndarray[Any, Any]
-    """that of `incoming`"""
+    def __init__(self, comm: Any, rank: int) -> None:
+        self.comm, self.rank = comm, rank
+        self.outgoing, self.incoming = (np.zeros(HEADER + PACKED, np.uint8) for _ in range(2))
+        self.receiver = comm.Recv_init(self.incoming, rank, DATA_TAG)
+        self.senders: dict[int, Any] = {}
+        """by bytes"""
 
-    @staticmethod
-    def new() -> Scratch:
-        both = [np.zeros(HEADER + PACKED, np.uint8) for _ in range(2)]
-        return Scratch(*both, *(memory[:HEADER].view(np.int64) for memory in both))
+    def sender(self, nbytes: int) -> Any:
+        """The request that sends so many bytes."""
+        found = self.senders.get(nbytes)
+        if found is None:
+            found = self.senders[nbytes] = self.comm.Send_init(self.outgoing[:nbytes], self.rank, DATA_TAG)
+        return found
 
 
 class Letter:
@@ -335,14 +360,22 @@ class Letter:
 
     def __init__(self, between: Between, scratch: Scratch, has_content: bool = True) -> None:
         self.rank, self.between = between.rank, between
-        outgoing, self.incoming, self.header, self.found = scratch
-        self.is_packed = has_content and max(between.sizes) <= PACKED
-        self.message = outgoing[:HEADER + self.is_packed * between.sizes[0]]
-        """what is sent first"""
+        outgoing, incoming = scratch.outgoing, scratch.incoming
+        self.header, self.found = outgoing.data, incoming.data
+        """where the headers stand"""
+        self.own = 0, 0, 0
+        """that of the exchange in progress"""
+        self.is_packed = has_content and between.is_small
+        self.requests = scratch.receiver, scratch.sender(HEADER + self.is_packed * between.sizes[0])
+        """what sends and receives both"""
         self.nbytes = sum(between.sizes)
         self.sent = self.places(between.sent, outgoing)
-        self.received = self.places(between.received, self.incoming)
+        self.received = self.places(between.received, incoming)
         """what stands behind the header, and where; no part of it is several rows, which are long"""
+        self.given = [(part.number, part.start, part.nbytes, address_of(m)) for part, m in self.sent]
+        self.taken = [(part.number, part.start, part.nbytes, address_of(m)) for part, m in self.received]
+        """the same of content that lies together: the copy's number, where in its memory, how many bytes, and
+        where they stand in the message"""
 
     def places(self, parts: Sequence[Part], memory: Bytes) -> list[tuple[Part, Bytes]]:
         """Where each part stands in a message, if the content does."""
@@ -412,6 +445,11 @@ NOTHING: Bytes = np.empty(0, np.uint8)
 def in_one(memories: Sequence[Bytes]) -> Bytes:
     """Their bytes one after another."""
     return memories[0] if len(memories) == 1 else np.concatenate(memories)
+
+
+def address_of(memory: Bytes) -> int:
+    """Where bytes begin."""
+    return int(memory.ctypes.data)
 
 
 def bytes_of(buffer: Buffer, start: int, count: int) -> Bytes:

@@ -251,7 +251,7 @@ class TemplateShards:
         return TemplateShards(node.arg.device, node.arg.layout,
                               tuple(TemplateView.of(shard, slot_of) for shard in node.shards))
 
-    def over(self, buffers: list[UOp]) -> UOp:
+    def over(self, buffers: Sequence[UOp] | Mapping[int, UOp]) -> UOp:
         return UOp.sharded_buffer(self.devices, self.layout, [shard.over(buffers) for shard in self.shards])
 
 
@@ -423,11 +423,11 @@ class ScheduleCache:
 
     def structure_of(self, sinks: Sequence[UOp]) -> Structure | None:
         """The structure of what is still to be computed of `sinks`; None where there is nothing to compute,
-        or not on one device and of known sizes."""
+        or not of known sizes."""
         outputs = unrealized(sinks)
-        if not outputs or on_several_devices(outputs) or has_sizes(outputs):
+        if not outputs or has_sizes(outputs):
             return None
-        return Structure(outputs)
+        return Structure(outputs, on_several_devices(outputs))
 
     def known(self, structure: Structure) -> Template | None:
         """The template of a structure that was scheduled before, in this process. While somebody records,

@@ -399,6 +399,8 @@ def _assign(p: Partition, node: UOp) -> Partitioned:
         view = node.src[0].src[0]
         return p.value(view.assign(node.src[1].reshape(view.shape)).reshape(node.shape))
     if any(_is_no_memory(n) for n in target.nodes):
+        if 0 in node.shape:
+            return target  # nothing is written
         raise ValueError(f"cannot write into a view of shape {node.shape} of memory that is cut along an "
                          "axis which the view takes apart or joins across devices; write into the tensor "
                          "itself, or gather it first with .to(device)")
