@@ -42,10 +42,22 @@ RNN_STEPS: dict[str, Step] = {
 }
 
 
+STEPS: dict[str, Step] = {"lstm": LSTM_STEP, "gru": GRU_STEP, **RNN_STEPS}
+
+
 def _rnn_step(nonlinearity: str) -> Step:
     if nonlinearity not in RNN_STEPS:
         raise ValueError(f"nonlinearity is 'tanh' or 'relu', got {nonlinearity!r}")
     return RNN_STEPS[nonlinearity]
+
+
+@memoised
+def _next_state(x: Tensor, step: str, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None,
+                bias_hh: Tensor | None, *state: Tensor) -> State:
+    """The state after one step, by its name in STEPS."""
+    of_input, of_state = (part.linear(weight.transpose(), bias) for part, weight, bias in
+                          ((x, weight_ih, bias_ih), (state[0], weight_hh, bias_hh)))
+    return STEPS[step](of_input, of_state, state)
 
 
 def _hold_weights(layer: Any, suffix: str, gates: int, input_size: int, hidden_size: int, bias: bool) -> None:
@@ -76,7 +88,7 @@ class _Cell:
         self.hidden_size = hidden_size
         _hold_weights(self, "", self.gates, input_size, hidden_size, bias)
 
-    def _next(self, step: Step, x: Tensor, state: State | None) -> State:
+    def _next(self, step: str, x: Tensor, state: State | None) -> State:
         kind, width = type(self).__name__, self.weight_ih.shape[1]
         if x.ndim != 2 or x.shape[1] != width:
             raise ValueError(f"{kind} takes an input (N, {width}), got {x.shape}")
@@ -86,8 +98,7 @@ class _Cell:
         if any(part.shape != shape for part in state):
             raise ValueError(f"{kind} takes {' and '.join(self.state_names)} of shape {shape}, got "
                              f"{' and '.join(str(part.shape) for part in state)}")
-        return step(x.linear(self.weight_ih.transpose(), self.bias_ih),
-                    state[0].linear(self.weight_hh.transpose(), self.bias_hh), state)
+        return _next_state(x, step, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, *state)
 
 
 class LSTMCell(_Cell):
@@ -106,7 +117,7 @@ class LSTMCell(_Cell):
     state_names = ("h", "c")
 
     def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        h, c = self._next(LSTM_STEP, x, hc)
+        h, c = self._next("lstm", x, hc)
         return h, c
 
 
@@ -117,7 +128,7 @@ class GRUCell(_Cell):
     gates = 3
 
     def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
-        return self._next(GRU_STEP, x, None if h is None else (h,))[0]
+        return self._next("gru", x, None if h is None else (h,))[0]
 
 
 class RNNCell(_Cell):
@@ -133,7 +144,7 @@ class RNNCell(_Cell):
         _rnn_step(nonlinearity)
 
     def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
-        return self._next(_rnn_step(self.nonlinearity), x, None if h is None else (h,))[0]
+        return self._next(self.nonlinearity, x, None if h is None else (h,))[0]
 
 
 # --- sequences ----------------------------------------------------------------------------------------------
