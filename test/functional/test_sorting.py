@@ -12,7 +12,7 @@ from tinygrad.functional import sorting
 WAYS = {
     "ranks": {},
     "network": {"RANK_COMPARISONS": 0, "RANK_LENGTH": 4, "SELECTION_LIMIT": 0, "LEAST_CHUNK": 1 << 20},
-    "chunks": {"RANK_COMPARISONS": 0, "RANK_LENGTH": 4, "SELECTION_LIMIT": 0},
+    "chunks": {"RANK_COMPARISONS": 0, "RANK_LENGTH": 4, "SELECTION_LIMIT": 0, "FEW_COMPARISONS": 0},
     "selection": {"SMALL_SORT": 0},
 }
 
@@ -50,6 +50,17 @@ def test_every_way_sorts_as_numpy_does(way, dtype, descending):
         values, found = Tensor(x, dtype=dtype).topk(count, 1, largest=descending)
         same(found, places[:, :count])
         same(values.float(), np.take_along_axis(x, places[:, :count], 1).astype(np.float32))
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_the_first_of_chunks_of_chunks(largest, monkeypatch):
+    monkeypatch.setattr(sorting, "FEW_COMPARISONS", 1 << 14)
+    x = items(dtypes.float32, (2, 5003))
+    x[1] = np.random.default_rng(1).normal(size=5003)
+    values, found = Tensor(x).topk(21, 1, largest=largest)
+    places = sorted_places(x, 1, largest)[:, :21]
+    same(found, places)
+    same(values, np.take_along_axis(x, places, 1))
 
 
 def test_sizes_and_counts_that_vary(way):
