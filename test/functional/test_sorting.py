@@ -118,3 +118,30 @@ def test_a_million_values_are_looked_up_in_a_hundred_thousand() -> None:
 def test_sequences_in_rows_take_values_in_as_many_rows() -> None:
     with pytest.raises(ValueError, match=r"one for each row of the values, got sequences \(2, 3\)"):
         Tensor([[1, 2, 3], [4, 5, 6]]).searchsorted(Tensor([2]))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize("start", ["least", 0, "largest"])
+def test_distinct_integers_near_each_other_are_counted(dtype, start):
+    limits = np.iinfo(dtype)
+    first = {"least": limits.min, "largest": limits.max - 19}.get(start, start)
+    x = np.random.default_rng(5).integers(first, first + 19, (9, 31), dtype, endpoint=True)
+    values, places, counts = Tensor(x).unique(return_inverse=True, return_counts=True)
+    found, inverse, often = np.unique(x, return_inverse=True, return_counts=True)
+    same(values, found)
+    same(places, inverse.reshape(x.shape))
+    same(counts, often)
+
+
+def test_distinct_integers_far_from_each_other_are_sorted():
+    x = np.array([2**63 - 1, -2**63, 5, 5, 2**63 - 1])
+    values, places, counts = Tensor(x).unique(return_inverse=True, return_counts=True)
+    same(values, [-2**63, 5, 2**63 - 1])
+    same(places, [2, 0, 1, 1, 2])
+    same(counts, [1, 2, 2])
+
+
+def test_distinct_bools():
+    values, counts = Tensor([True, False, True]).unique(return_counts=True)
+    same(values, [False, True])
+    same(counts, [1, 2])
