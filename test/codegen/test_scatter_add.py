@@ -200,6 +200,14 @@ def test_counts(one_pass: None, device: str) -> None:
     check((here == Tensor.arange(13, device=device).reshape(13, 1)).sum(1), np.bincount(at, minlength=13))
 
 
+@pytest.mark.parametrize("count", [102_400, 102_403])
+def test_splits_that_padding_completes_walk_too(count: int) -> None:
+    at, given = places(count, below=100, lowest=-100), normal(count)
+    expected = np.zeros(100)
+    np.add.at(expected, at, given)
+    check(Tensor.zeros(100).scatter_add(0, Tensor(at), Tensor(given)) / 100, expected / 100)
+
+
 @DEVICES
 def test_places_that_are_nowhere_are_left_out(one_pass: None, device: str) -> None:
     at = np.array([3, -1, 7, 1 << 30, -(1 << 30), 0, 6, 3], np.int32)

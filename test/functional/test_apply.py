@@ -56,6 +56,15 @@ def test_who_asks_for_the_node_gets_those_of_the_function_in_the_same_memory() -
     assert all(n.op is not Ops.APPLY for n in (y + 1).uop.toposort())
 
 
+def test_several_are_computed_together() -> None:
+    a, b, c = real(5, 6), real(6, 4), real(4, 3)
+    first, second = product(a, b), product(b, c)
+    assert kernels(lambda: first.realize(second, first)) == 2
+    assert first._uop.op is second._uop.op is Ops.APPLY
+    assert kernels(lambda: second.realize(first)) == 0
+    np.testing.assert_allclose(second.numpy(), b.numpy() @ c.numpy(), rtol=1e-5)
+
+
 def test_equal_calls_are_computed_once() -> None:
     a, b = real(5, 6), real(6, 4)
     first, second = product(a, b), product(a, b)

@@ -68,3 +68,39 @@ def test_a_gradient_takes_work_in_proportion_to_the_items() -> None:
     (gradient,) = x.cumsum(1).square().sum().gradient(x)
     items = schedule_uops([gradient.uop])
     assert sum(compiled_kernel(i.ast, i.device).estimate.operations for i in items) < 20 * 500 * 1000
+
+
+@pytest.mark.parametrize("zeros", [(), (40,), (3, 41, 69)], ids=str)
+def test_gradients_of_products(zeros: tuple[int, ...]) -> None:
+    row, w = 1 + values((70,)) / 4, values((70,), 2)
+    row[list(zeros)] = 0
+    i, j, k = np.ogrid[:70, :70, :70]
+    others = np.where((k <= j) & (k != i), row, 1).prod(2)  # of the items up to j, all but item i
+    x = Tensor(row, requires_grad=True)
+    (first,) = (x.cumprod(0) * Tensor(w)).sum().gradient(x)
+    np.testing.assert_allclose(first.numpy(), np.where(np.tri(70).T, others, 0) @ w, atol=1e-10)
+    (second,) = first[0].gradient(x)  # of the items up to j, all but the first and item i
+    others = np.where((k <= j) & (k != i) & (k > 0), row, 1).prod(2)
+    expected = np.where(np.tri(70).T, others, 0) @ w
+    np.testing.assert_allclose(second.numpy(), np.where(np.arange(70) > 0, expected, 0), atol=1e-10)
+
+
+def test_gradients_of_logarithms_of_sums() -> None:
+    row, w = values((70,)) * 300, values((70,), 2)
+    w[::3] = 0
+    running = np.logaddexp.accumulate(row)
+    shares = np.where(np.tri(70), np.exp(np.minimum(row - running[:, None], 0)), 0)
+    x = Tensor(row, requires_grad=True)
+    (first,) = (x.logcumsumexp(0) * Tensor(w)).sum().gradient(x)
+    np.testing.assert_allclose(first.numpy(), w @ shares, atol=1e-12)
+    (second,) = first.sum().gradient(x)  # sums of shares are constant
+    np.testing.assert_allclose(second.numpy(), np.zeros(70), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["cumprod", "logcumsumexp"])
+def test_such_gradients_take_little_work(name: str) -> None:
+    x = Tensor.empty(500, 1000, requires_grad=True)
+    (gradient,) = getattr(x, name)(1).square().sum().gradient(x)
+    items = schedule_uops([gradient.uop])
+    work = sum(compiled_kernel(i.ast, i.device).estimate.operations for i in items)
+    assert work < 600 * 500 * 1000  # 10 steps of doubling, and the running values

@@ -12,7 +12,7 @@ from tinygrad.functional import sorting
 WAYS = {
     "ranks": {},
     "network": {"RANK_COMPARISONS": 0, "RANK_LENGTH": 4, "SELECTION_LIMIT": 0, "LEAST_CHUNK": 1 << 20},
-    "chunks": {"RANK_COMPARISONS": 0, "RANK_LENGTH": 4, "SELECTION_LIMIT": 0},
+    "chunks": {"RANK_COMPARISONS": 0, "RANK_LENGTH": 4, "SELECTION_LIMIT": 0, "FEW_COMPARISONS": 0},
     "selection": {"SMALL_SORT": 0},
 }
 
@@ -50,6 +50,17 @@ def test_every_way_sorts_as_numpy_does(way, dtype, descending):
         values, found = Tensor(x, dtype=dtype).topk(count, 1, largest=descending)
         same(found, places[:, :count])
         same(values.float(), np.take_along_axis(x, places[:, :count], 1).astype(np.float32))
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_the_first_of_chunks_of_chunks(largest, monkeypatch):
+    monkeypatch.setattr(sorting, "FEW_COMPARISONS", 1 << 14)
+    x = items(dtypes.float32, (2, 5003))
+    x[1] = np.random.default_rng(1).normal(size=5003)
+    values, found = Tensor(x).topk(21, 1, largest=largest)
+    places = sorted_places(x, 1, largest)[:, :21]
+    same(found, places)
+    same(values, np.take_along_axis(x, places, 1))
 
 
 def test_sizes_and_counts_that_vary(way):
@@ -107,3 +118,30 @@ def test_a_million_values_are_looked_up_in_a_hundred_thousand() -> None:
 def test_sequences_in_rows_take_values_in_as_many_rows() -> None:
     with pytest.raises(ValueError, match=r"one for each row of the values, got sequences \(2, 3\)"):
         Tensor([[1, 2, 3], [4, 5, 6]]).searchsorted(Tensor([2]))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
+@pytest.mark.parametrize("start", ["least", 0, "largest"])
+def test_distinct_integers_near_each_other_are_counted(dtype, start):
+    limits = np.iinfo(dtype)
+    first = {"least": limits.min, "largest": limits.max - 19}.get(start, start)
+    x = np.random.default_rng(5).integers(first, first + 19, (9, 31), dtype, endpoint=True)
+    values, places, counts = Tensor(x).unique(return_inverse=True, return_counts=True)
+    found, inverse, often = np.unique(x, return_inverse=True, return_counts=True)
+    same(values, found)
+    same(places, inverse.reshape(x.shape))
+    same(counts, often)
+
+
+def test_distinct_integers_far_from_each_other_are_sorted():
+    x = np.array([2**63 - 1, -2**63, 5, 5, 2**63 - 1])
+    values, places, counts = Tensor(x).unique(return_inverse=True, return_counts=True)
+    same(values, [-2**63, 5, 2**63 - 1])
+    same(places, [2, 0, 1, 1, 2])
+    same(counts, [1, 2, 2])
+
+
+def test_distinct_bools():
+    values, counts = Tensor([True, False, True]).unique(return_counts=True)
+    same(values, [False, True])
+    same(counts, [1, 2])

@@ -282,6 +282,18 @@ def test_matmuls_in_a_row_are_a_kernel_each() -> None:
     close(t @ t @ t, np.linalg.matrix_power(a.astype(np.float64), 3), 1e-4)
 
 
+def test_parts_of_a_product_that_one_kernel_wants_are_stored() -> None:
+    """Gates: else they would be a product each, of which one is packed."""
+    x, h, w, v = normal(9, 40), normal(9, 50), normal(40, 64, seed=1), normal(50, 64, seed=2)
+    gates = held(x) @ held(w) + held(h) @ held(v)
+    enter, cell, leave, scale = gates.chunk(4, dim=1)
+    result = enter.sigmoid() * cell + leave * scale
+    assert count(result) == 3
+    expected = x.astype(np.float64) @ w + h.astype(np.float64) @ v
+    enter, cell, leave, scale = np.split(expected, 4, 1)
+    close(result, cell / (1 + np.exp(-enter)) + leave * scale, 1e-4)
+
+
 def test_an_epilogue_is_stored_with_its_sum_where_that_would_be() -> None:
     """Whoever reads it computes it no more: a cheap one that few columns want, beside other values."""
     x, bias = held(normal(50, 40)), held(normal(24))

@@ -77,8 +77,16 @@ def _masked_addends(node: UOp) -> list[tuple[UOp, UOp]]:
         return []
     if node.dtype.is_bool:
         return []
-    found = [masked(addend, node.arg) for addend in _addends(node.src[0], node.arg)]
+    found = [_masked_by_all(addend, node.arg) for addend in _addends(node.src[0], node.arg)]
     return [] if None in found else [each for each in found if each is not None]
+
+
+def _masked_by_all(addend: UOp, op: Ops) -> tuple[UOp, UOp] | None:
+    """`masked`, by the masks inside too: that of padding may be around that of a segment."""
+    found = masked(addend, op)
+    while found is not None and (inner := masked(found[1], op)) is not None:
+        found = found[0] & inner[0], inner[1]
+    return found
 
 
 def _addends(value: UOp, op: Ops) -> list[UOp]:

@@ -344,7 +344,7 @@ def multinomial(self: Tensor, num_samples: int = 1, replacement: bool = False) -
         # the arrival order of independent exponential clocks (Efraimidis and Spirakis, 2006)
         draws = rand(rows, choices, device=self.device, dtype=dtypes.float32, requires_grad=False)
         arrivals = -(1 - draws).log() / weights
-        picks = arrivals.argsort(1).shrink(((0, rows), (0, num_samples)))
+        picks = arrivals.topk(num_samples, 1, largest=False)[1]
     picks = picks.cast(dtypes.int32)
     return picks if self.ndim == 2 else picks.squeeze(0)
 

@@ -18,6 +18,7 @@ from tinygrad.functional.mathematics import log_node
 from tinygrad.functional.movement import axis_of, copied, rows_of_windows
 from tinygrad.functional.reduce import positions
 from tinygrad.graph.elementary import exponential
+from tinygrad.graph.joining import padded_with
 from tinygrad.graph.leaf_tensors import with_gradient_of
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, largest_shape
@@ -91,12 +92,65 @@ def _scan_by(op: Ops, x: UOp, identity: float) -> UOp:
     has_wider = Device[device or Device.DEFAULT].has_dtype(dtypes.float64)
     wide = dtypes.float64 if is_rounded and has_wider else x.dtype
     found = _whole_scan(items.cast(wide), fold, identity).cast(x.dtype).contiguous()
-    return found.with_gradient((x,), _from_the_end) if op is Ops.ADD else with_gradient_of(in_blocks(), found)
+    rule = _GRADIENTS.get(op)
+    return with_gradient_of(in_blocks(), found) if rule is None else found.with_gradient((x,), rule)
 
 
-def _from_the_end(gradient: UOp, node: UOp) -> tuple[UOp]:
-    """The gradient of running sums: its running sums from the last item on."""
+def _gradient_of_sums(gradient: UOp, node: UOp) -> tuple[UOp]:
+    """Its running sums from the last item on."""
     return (_reversed(_scan_by(Ops.ADD, _reversed(gradient), 0)),)
+
+
+def _gradient_of_products(gradient: UOp, node: UOp) -> tuple[UOp]:
+    """The product of the items before, times what follows with the products of the items behind: nothing is
+    divided, so that zeros are right, and derivatives of every order."""
+    x = node.src[1]
+    return (_shifted(node, 1, 1) * _from_the_end(gradient, _shifted(x, -1, 0)),)
+
+
+def _gradient_of_logarithms(gradient: UOp, node: UOp) -> tuple[UOp]:
+    """e^(x - result) times what follows with the shares that a result has in the next: no power is above
+    1."""
+    def power(a: UOp, b: UOp) -> UOp:
+        is_same = a.eq(b) & (a.eq(math.inf) | a.eq(-math.inf))
+        return exponential(is_same.where(0, a - b))
+
+    x = node.src[1]
+    shares = power(node, _shifted(node, -1, 0)).contiguous()
+    return (exponential(x - node) * _from_the_end(gradient, shares),)
+
+
+_GRADIENTS: dict[Ops, Callable[[UOp, UOp], tuple[UOp]]] = {Ops.ADD: _gradient_of_sums,
+                                                           Ops.MUL: _gradient_of_products}
+
+
+def _from_the_end(x: UOp, factor: UOp) -> UOp:
+    """The recurrence s[i] = x[i] + factor[i] * s[i + 1] along the last axis, whose last factor counts for
+    nothing: by doubling, item i has its next 1, 2, 4 and so on behind it (Kogge and Stone, "A parallel
+    algorithm for the efficient solution of a general class of recurrence equations", 1973)."""
+    *lead, size = x.shape
+    whole, distance = [(0, n) for n in lead], 1
+    while distance < size:
+        def near(x: UOp, reach: int = distance) -> UOp:
+            return x.shrink((*whole, (0, size - reach)))
+
+        def far(x: UOp, reach: int = distance) -> UOp:
+            return x.shrink((*whole, (reach, size)))
+
+        ends = [(0, 0)] * len(lead) + [(0, distance)]
+        x = (x + (near(factor) * far(x)).pad(ends)).contiguous()
+        distance *= 2
+        if distance < size:
+            factor = (near(factor) * far(factor)).pad(ends).contiguous()
+    return x
+
+
+def _shifted(x: UOp, by: int, fill: float) -> UOp:
+    """The last axis moved up by so many items, or down, `fill` where there are none."""
+    size = x.shape[-1]
+    whole = [(0, n) for n in x.shape[:-1]]
+    kept = x.shrink((*whole, (0, size - by) if by > 0 else (-by, size)))
+    return padded_with(kept, [(0, 0)] * len(whole) + [(max(by, 0), max(-by, 0))], fill)
 
 
 def _reversed(x: UOp) -> UOp:
@@ -186,6 +240,10 @@ def logcumsumexp(self: Tensor, axis: int = 0) -> Tensor:
         first = UOp.const(True, dtypes.bool, (*a.shape, 1)).pad([(0, 0)] * len(a.shape) + [(0, 1)])
         return fold(first.where(pair[0], pair[1])).reshape(a.shape)
 
-    wide = promote(kind, dtypes.float32)
-    return _cumulative("logcumsumexp", self, axis, wide,
-                       lambda x: _scan(x, fold, combine, -math.inf)).cast(kind)
+    def scan(x: UOp) -> UOp:
+        found = _scan(x, fold, combine, -math.inf)
+        if isinstance(x.shape[-1], Size) or x.shape[-1] <= SCAN_BLOCK:
+            return found
+        return found.with_gradient((x,), _gradient_of_logarithms)
+
+    return _cumulative("logcumsumexp", self, axis, promote(kind, dtypes.float32), scan).cast(kind)

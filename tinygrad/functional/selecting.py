@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
 
+COUNTED_SHARE = 4
+"""Numbers for each item that take less time to count than the items to sort (100,000 integers below 1,000,
+Zen 4: 1 ms, sorted 55)."""
+
+
 def masked_select(self: Tensor, mask: Tensor, size: int | None = None, fill_value: Any = 0) -> Tensor:
     """The items where `mask` holds, in one axis. Computes the mask, to know how many they are.
 
@@ -107,6 +112,10 @@ def unique(self: Tensor, return_inverse: bool = False, return_counts: bool = Fal
     """
     if size is None:
         refuse_unknown_size("unique", "x.unique(size=n)")
+        found = _counted_values(self) if self.numel() and not self.dtype.is_float else None
+        if found is not None:
+            results = [found[0], *[found[1]] * return_inverse, *[found[2]] * return_counts]
+            return tuple(results) if len(results) > 1 else results[0]
     values, order = self.flatten().sort()
     if size is None:
         values.realize(order)
@@ -123,6 +132,29 @@ def unique(self: Tensor, return_inverse: bool = False, return_counts: bool = Fal
         following = starts[1:].cat(type(self)([total], device=self.device)) if size is None else starts[1:]
         results.append(following - ends)
     return tuple(results) if len(results) > 1 else results[0]
+
+
+def _counted_values(self: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+    """(the distinct values of integers, the position of each item's value among them, how often each comes),
+    by counting all numbers from the least to the largest; None where these are too many."""
+    wide = self.cast(dtypes.int32) if self.dtype.itemsize < 4 else self
+    least, largest = wide.min().stack(wide.max()).tolist()
+    if largest - least >= COUNTED_SHARE * self.numel():
+        return None
+    # of few different lengths, for which there are kernels
+    length = 1 << (largest - least).bit_length()
+    places = (wide - least).cast(dtypes.int32).contiguous()
+    ones = places.ones_like().flatten()
+    counts = ones.zeros(length, dtype=dtypes.int32, device=self.device).scatter_add(0, places.flatten(), ones)
+    count_of = counts.numpy()
+    found = np.flatnonzero(count_of)
+    values = np.array([least], wide.dtype.numpy) + found.astype(wide.dtype.numpy)
+    place_of = (np.cumsum(count_of > 0) - 1).astype(np.int32)
+
+    def result(array: np.ndarray[Any, Any]) -> Tensor:
+        return type(self)(array, device=self.device, requires_grad=False)
+
+    return result(values).cast(self.dtype), result(place_of)[places], result(count_of[found])
 
 
 def repeated_each(self: Tensor, repeats: Sequence[int] | Tensor, axis: int) -> Tensor:

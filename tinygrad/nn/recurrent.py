@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad.functional.graph_templates import memoised
+from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.tensor import Tensor
 
 State = tuple[Tensor, ...]
@@ -20,10 +21,19 @@ Step = Callable[[Tensor, Tensor, State], State]
 
 
 @memoised
+def _lstm_cell(of_input: Tensor, of_state: Tensor, c: Tensor) -> Tensor:
+    enter, forget, cell, _ = (of_input + of_state).chunk(4, dim=1)
+    return forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
+
+
+@memoised
+def _lstm_output(of_input: Tensor, of_state: Tensor, c: Tensor) -> Tensor:
+    return (of_input + of_state).chunk(4, dim=1)[3].sigmoid() * c.tanh()
+
+
 def _lstm_state(of_input: Tensor, of_state: Tensor, c: Tensor) -> State:
-    enter, forget, cell, leave = (of_input + of_state).chunk(4, dim=1)
-    c = forget.sigmoid() * c + enter.sigmoid() * cell.tanh()
-    return leave.sigmoid() * c.tanh(), c
+    c = _lstm_cell(of_input, of_state, c)
+    return _lstm_output(of_input, of_state, c), c
 
 
 @memoised
@@ -40,12 +50,25 @@ RNN_STEPS: dict[str, Step] = {
     "tanh": lambda of_input, of_state, state: ((of_input + of_state).tanh(),),
     "relu": lambda of_input, of_state, state: ((of_input + of_state).relu(),),
 }
+STEPS: dict[str, Step] = {"lstm": LSTM_STEP, "gru": GRU_STEP, **RNN_STEPS}
 
 
 def _rnn_step(nonlinearity: str) -> Step:
     if nonlinearity not in RNN_STEPS:
         raise ValueError(f"nonlinearity is 'tanh' or 'relu', got {nonlinearity!r}")
     return RNN_STEPS[nonlinearity]
+
+
+def _next_state(x: Tensor, step: str, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None,
+                bias_hh: Tensor | None, *state: Tensor) -> State:
+    """The state after one step, by its name in STEPS."""
+    of_input, of_state = (part.linear(weight.transpose(), bias) for part, weight, bias in
+                          ((x, weight_ih, bias_ih), (state[0], weight_hh, bias_hh)))
+    return STEPS[step](of_input, of_state, state)
+
+
+_next_state_of_memory = memoised(_next_state)
+"""The same, where that may be all of a graph: one node."""
 
 
 def _hold_weights(layer: Any, suffix: str, gates: int, input_size: int, hidden_size: int, bias: bool) -> None:
@@ -76,7 +99,7 @@ class _Cell:
         self.hidden_size = hidden_size
         _hold_weights(self, "", self.gates, input_size, hidden_size, bias)
 
-    def _next(self, step: Step, x: Tensor, state: State | None) -> State:
+    def _next(self, step: str, x: Tensor, state: State | None) -> State:
         kind, width = type(self).__name__, self.weight_ih.shape[1]
         if x.ndim != 2 or x.shape[1] != width:
             raise ValueError(f"{kind} takes an input (N, {width}), got {x.shape}")
@@ -86,8 +109,9 @@ class _Cell:
         if any(part.shape != shape for part in state):
             raise ValueError(f"{kind} takes {' and '.join(self.state_names)} of shape {shape}, got "
                              f"{' and '.join(str(part.shape) for part in state)}")
-        return step(x.linear(self.weight_ih.transpose(), self.bias_ih),
-                    state[0].linear(self.weight_hh.transpose(), self.bias_hh), state)
+        is_held = all(storage_view(part.uop) is not None for part in (x, *state))
+        after = _next_state_of_memory if is_held else _next_state
+        return after(x, step, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, *state)
 
 
 class LSTMCell(_Cell):
@@ -106,7 +130,7 @@ class LSTMCell(_Cell):
     state_names = ("h", "c")
 
     def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        h, c = self._next(LSTM_STEP, x, hc)
+        h, c = self._next("lstm", x, hc)
         return h, c
 
 
@@ -117,7 +141,7 @@ class GRUCell(_Cell):
     gates = 3
 
     def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
-        return self._next(GRU_STEP, x, None if h is None else (h,))[0]
+        return self._next("gru", x, None if h is None else (h,))[0]
 
 
 class RNNCell(_Cell):
@@ -133,7 +157,7 @@ class RNNCell(_Cell):
         _rnn_step(nonlinearity)
 
     def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
-        return self._next(_rnn_step(self.nonlinearity), x, None if h is None else (h,))[0]
+        return self._next(self.nonlinearity, x, None if h is None else (h,))[0]
 
 
 # --- sequences ----------------------------------------------------------------------------------------------

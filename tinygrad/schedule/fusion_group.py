@@ -345,6 +345,8 @@ class FusionLegality:
             return "stored, for its loops are uneven parts of one loop of its users"
         if is_reduce and any(u.group.conflicts(summary, u.access) for u in uses):
             return "stored, for a contraction, it or its user, wants the kernel for itself"
+        if summary.is_contraction and wanted_in_parts(uses):
+            return "stored, for a contraction each of whose parts would be one of its user's"
         if summary.is_compared and len(uses) > 1:
             return "stored, for it is compared with what is made of it"
         decision = self.rematerialisation(summary, uses)
@@ -465,6 +467,13 @@ def device_of(summary: NodeSummary, uses: Iterable[Use]) -> str | None:
     """Where a node is computed: what is made of constants alone, where it is used; None if nowhere."""
     known: str | None = summary.device
     return known or next((use.group.device for use in uses if use.group.device is not None), None)
+
+
+def wanted_in_parts(uses: tuple[Use, ...]) -> bool:
+    """True where one kernel takes several items for one of its own, as the gates of an LSTM: a tile of each
+    would leave few registers to any, and panels are for one."""
+    kernels = [use.number for use in uses if use.access.ranges <= use.group.root_ranges]
+    return len(kernels) > len(set(kernels))
 
 
 def scatters_stores(summary: NodeSummary) -> bool:

@@ -387,8 +387,9 @@ class Tensor(Methods):
         """
         with engine_lock:
             LOOKS.count()
-            if self._uop.op is Ops.APPLY and not others and Capture.active is None:
-                realize_uops([self._uop], notes_of([self], ()))
+            nodes = [t._uop for t in (self, *others)]
+            if Capture.active is None and all(node.op is Ops.APPLY for node in nodes):
+                realize_uops(nodes, notes_of([self, *others], ()))
                 return self
             tensors = [t for t in (self, *others) if not is_unknown(t.uop)]
             flags = flags_of(tensors)
