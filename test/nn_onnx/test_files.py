@@ -1,6 +1,7 @@
 """Files: weights that lie beside them, and what is refused, of files, graphs and inputs that are wrong."""
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -328,3 +329,27 @@ def test_strings_that_depend_on_values_are_given_in_every_call() -> None:
     for numbers in ([1, -2], [-3, 4], [5, 6], [-7, 8]):
         labels = run(x=np.array(numbers, np.float32)[:, None])["label"]
         assert list(labels) == ["plus" if n > 0 else "minus" for n in numbers]
+
+
+def calls_to_read(count: int) -> int:
+    """Calls of Python, and items of its generators, that it takes to read a chain of so many nodes."""
+    nodes = [helper.make_node("Add", [f"v{i}" if i else "x", "k"], [f"v{i + 1}"]) for i in range(count)]
+    model = model_of(nodes, [info("x", [1])], [info(f"v{count}", [1])], {"k": np.ones(1, np.float32)})
+    found = 0
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        nonlocal found
+        found += event == "call"
+
+    sys.setprofile(note)
+    try:
+        OnnxRunner(model)
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_files_of_twice_as_many_nodes_take_twice_as_long_to_read() -> None:
+    """Not four times: a Longformer of two layers, as PyTorch's older exporter writes it, has 2,876 nodes."""
+    calls_to_read(50)  # fills caches
+    assert calls_to_read(400) < 2.5 * calls_to_read(200)

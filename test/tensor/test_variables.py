@@ -208,6 +208,15 @@ def test_a_variable_of_one_value_is_a_bound_of_slices_as_its_number():
     assert Tensor(X)[:n].tolist() == X[:1].tolist() and Tensor(X)[n:n + 2].tolist() == X[1:3].tolist()
 
 
+@pytest.mark.parametrize("most, value", [(2**24, 10**7), (2**40, 10**12)])
+def test_a_number_that_32_bits_do_not_hold_is_a_value_too(most, value):
+    n = Variable("n", 1, most).bind(value)
+    assert Tensor(n * 1000).tolist() == value * 1000
+    assert (Tensor([0.5], dtype=dtypes.float64) + n * 1000).tolist() == [value * 1000 + 0.5]
+    assert (Tensor([1, 2], dtype=dtypes.int64) * n).tolist() == [value, 2 * value]
+    assert Tensor(Variable("n", 1, 9).bind(3)).dtype is dtypes.int32
+
+
 def test_a_detached_value_that_was_computed_before_is_read():
     """It is a view of memory then: nothing to compute, and yet a value to note."""
     value = Tensor(X)[:Variable("n", 1, 4).bind(3)] * 2

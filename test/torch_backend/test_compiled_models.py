@@ -300,6 +300,19 @@ def test_operands_that_are_one_tensor_have_gradients_each(name: str) -> None:
     torch.testing.assert_close(*(torch.autograd.grad(y, x, weights) for y in (found, expected)))
 
 
+@pytest.mark.parametrize("kind", [torch.bool, torch.float64])
+def test_a_query_that_sees_no_key_gets_zeros(kind: Any) -> None:
+    seen = torch.tensor([[True, False, True], [False, False, False]])
+    mask = seen if kind is torch.bool else torch.zeros(2, 3, dtype=kind).masked_fill(~seen, -torch.inf)
+    q, k, v = (torch.randn(2, 2, n, 4, dtype=torch.float64, requires_grad=True) for n in (2, 3, 3))
+    def masked(q: Any, k: Any, v: Any) -> Any:
+        return nn.functional.scaled_dot_product_attention(q, k, v, mask)
+    found, expected = (f(q, k, v) for f in (torch.compile(masked, backend=backend), masked))
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(expected)
+    torch.testing.assert_close(*(torch.autograd.grad(y, (q, k, v), weights) for y in (found, expected)))
+
+
 def test_gradients_from_outside_may_lie_in_memory_in_any_way() -> None:
     f = torch.compile(lambda x: (x * x, x.sum(0)), backend=backend)
     for name in ("in order", "transposed", "with gaps", "repeated", "in order"):

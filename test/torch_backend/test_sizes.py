@@ -144,6 +144,16 @@ def test_programs_of_sizes_that_vary(name: str) -> None:
     assert traces() == 1
 
 
+@pytest.mark.parametrize("name, function", [
+    ("added", lambda x, n: x + n), ("multiplied", lambda x, n: x + n * 1000),
+    ("a result of its own", lambda x, n: torch.full((2,), n) // 3),
+    ("counted from", lambda x, n: torch.arange(n, n + 2))])
+def test_integers_of_calls_may_be_of_64_bits(name: str, function: Callable[..., Any]) -> None:
+    run, x = torch.compile(function, backend=backend), torch.ones(2, dtype=torch.float64)
+    for n in (3, 4, 70_000, 10**7, 2**31, 10**12, -(2**40)):
+        torch.testing.assert_close(run(x, n), function(x, n), rtol=0, atol=0)
+
+
 def changed(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A function of what `write` changes."""
     def function(x: Any) -> Any:

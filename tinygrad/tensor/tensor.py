@@ -110,7 +110,7 @@ class Tensor(Methods):
             place = data.device if device is None else place
         elif isinstance(data, (UOp, Size)):
             data = data.node if isinstance(data, Size) else data
-            uop = data.cast(dtypes.default_int) if data.dtype is dtypes.index else data
+            uop = data.cast(_integers_within(*data.bounds)) if data.dtype is dtypes.index else data
             place = (data.device or place) if device is None else place
         elif isinstance(data, np.generic):  # before float, which NumPy's float64 is one of
             kind = dtype_from_numpy(data.dtype) if kind is None else kind
@@ -575,3 +575,9 @@ def _with_values(array: np.ndarray[Any, Any], device: Placement, dtype: DTypeLik
         if requires_grad is not False:
             result._become_leaf()
     return result
+
+
+def _integers_within(low: int, high: int) -> DType:
+    """The type of sizes within these bounds as values: the default integer, or int64 where not all fit."""
+    kind = dtypes.default_int
+    return kind if kind.min <= low and high <= kind.max else dtypes.int64

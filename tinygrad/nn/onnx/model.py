@@ -193,7 +193,8 @@ class _Reader:
         inputs = {v.name: self.type_of(v.type) for v in proto.input}
         outputs = {v.name: self.type_of(v.type) for v in proto.output}
         known = frozenset(constants) | frozenset(inputs)
-        nodes = [self.node(n, outer | known | _produced(proto), opsets) for n in proto.node]
+        scope = outer | known | _produced(proto)
+        nodes = [self.node(n, scope, opsets) for n in proto.node]
         nodes, used = self.ordered(nodes, known, outer, proto.name)
         made = known.union(*(n.outputs for n in nodes)) if nodes else known
         missing = [name for name in outputs if name not in made | outer]
@@ -294,9 +295,10 @@ class _Reader:
 
     def function_body(self, proto: Any) -> Graph:
         opsets = {**self.opsets, **{_domain(o.domain): o.version for o in proto.opset_import}}
-        scope = frozenset(proto.input)
-        nodes = [self.node(n, scope | _produced(proto), opsets) for n in proto.node]
-        nodes, _ = self.ordered(nodes, scope, frozenset(), proto.name)
+        known = frozenset(proto.input)
+        scope = known | _produced(proto)
+        nodes = [self.node(n, scope, opsets) for n in proto.node]
+        nodes, _ = self.ordered(nodes, known, frozenset(), proto.name)
         return Graph(proto.name, dict.fromkeys(proto.input, TypeOf("any")),
                      dict.fromkeys(proto.output, TypeOf("any")), {}, nodes,
                      {a.name: self.attribute(a, scope, opsets) for a in proto.attribute_proto},

@@ -30,6 +30,8 @@ def arange(start: Number, end: Number, step: Number = 1, dtype: DType | None = N
         count = max(0, math.ceil((end - start) / step))  # as many as of floats; each is cast to the dtype
         steps = Tensor.arange(count, dtype=dtypes.int64, device="CPU")
         return (int(start) + steps * int(step)).cast(dtype)
+    if any(isinstance(n, Size) for n in (start, end)):
+        dtype = dtype or dtypes.int64
     return Tensor.arange(start, end, step, dtype=dtype, device="CPU")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tinygrad.dtype import dtypes
 from tinygrad.functional.pooling import max_pool2d, pool_geometry
+from tinygrad.functional.reduce import masked_softmax
 from tinygrad.tensor import Tensor
 from tinygrad.torch.ops.products import per_axis
 from tinygrad.torch.registry import enter_all, gradient_of, gradients_at, operator
@@ -78,12 +79,14 @@ def attention_scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor |
 @operator("_scaled_dot_product_flash_attention_for_cpu")
 def attention(query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
               attn_mask: Tensor | None = None, scale: float | None = None) -> tuple[Tensor, Tensor]:
-    """softmax(query key^T scale + mask) value, and the logarithm of the sums of the softmax."""
+    """softmax(query key^T scale + mask) value, and the logarithm of the sums of the softmax. A query that the
+    mask lets see no key gets zeros."""
     shared = 1 if query.shape[1] == key.shape[1] else int(query.shape[1]) // int(key.shape[1])
     if shared > 1:  # grouped queries: heads of keys and values that several heads of queries share
         key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
     scores = attention_scores(query, key, is_causal, attn_mask, scale)
-    return scores.softmax(-1).cast(value.dtype).matmul(value), scores.logsumexp(-1)
+    weights = scores.softmax(-1) if attn_mask is None else masked_softmax(scores, scores.dtype)
+    return weights.cast(value.dtype).matmul(value), scores.logsumexp(-1)
 
 
 @operator("_scaled_dot_product_flash_attention_for_cpu_backward")
