@@ -48,3 +48,20 @@ def test_kept_orders_keep_no_graph_alive_and_are_few():
         assert not any(reference() for reference in gone)
     finally:
         gc.enable()
+
+
+def test_the_nodes_of_an_operation_are_found_again_whatever_was_done_with_the_list():
+    root, _ = graph_of(2, 30)
+    sums = [node for node in root.toposort() if node.op is Ops.ADD]
+    for _ in range(2):
+        found = root.nodes_of(Ops.ADD)
+        assert found == sums
+        found.clear()
+    assert root.nodes_of(Ops.SINK, Ops.ADD) == [*sums, root]
+    gone = weakref.ref(root)
+    gc.disable()
+    try:
+        del root
+        assert gone() is None
+    finally:
+        gc.enable()

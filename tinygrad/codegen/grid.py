@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import ZERO, iterations, of_kind, running_in
+from tinygrad.codegen.ranges import ZERO, closing, is_block_range, iterations, of_kind, running_in
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, all_of
@@ -111,17 +111,17 @@ class Grid:
         self.digits: dict[RangeKind, tuple[Digits, ...]] = {}
         self.inside: dict[RangeKind, UOp] = {}
         """where the hardware has more blocks than there is work: the condition under which one has some"""
-        nodes = nest.toposort()
-        closed = (r for n in nodes if n.op is Ops.REDUCE for r in n.closed_ranges)
+        closed = (r for n in nest.nodes_of(Ops.REDUCE) for r in n.closed_ranges)
         self.exchanging = frozenset(of_kind(closed, RangeKind.LOCAL))
         """the ranges across lanes of a warp that REDUCEs close"""
-        of_units = (n.src[3] for n in nodes if n.op is Ops.MMA and n.src[3].op is Ops.RANGE)
+        of_units = (n.src[3] for n in nest.nodes_of(Ops.MMA) if n.src[3].op is Ops.RANGE)
         self.lanes = self.exchanging.union(of_units)
         """those, and the ranges across the lanes that hold the tiles of matrix units"""
-        users = dict.fromkeys(running_in(n) for n in nodes)
+        has_blocks = any(map(is_block_range, nest.nodes_of(Ops.RANGE)))
+        users = dict.fromkeys(running_in(n) for n in nest.toposort()) if has_blocks else {}
         depth: dict[UOp, int] = {}
         """how many ranges there are around each"""
-        for n in nodes:
+        for n in closing(nest):
             for place, r in enumerate(n.closed_ranges, len(n.ranges)):
                 depth[r] = max(place, depth.get(r, 0))
 
@@ -209,7 +209,7 @@ class Grid:
     def mask_of(self, node: UOp) -> UOp:
         """The condition under which a thread does a STORE, or fills a STAGE: shared memory is every block's
         own, scratch memory every thread's."""
-        if node.op is Ops.STAGE and node.arg[1] is not Memory.SHARED:
+        if not self.counters or (node.op is Ops.STAGE and node.arg[1] is not Memory.SHARED):
             return TRUE
         conditions = []
         for kind in (RangeKind.LOCAL,) if node.op is Ops.STAGE else BLOCK_KINDS:

@@ -36,7 +36,7 @@ from tinygrad.dtype import DType
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.symbolic import TRUE, UNKNOWN, constant
-from tinygrad.graph.uop import UOp
+from tinygrad.graph.uop import CLOSING, UOp
 from tinygrad.helpers import reachable, round_up
 
 FILLED_LANES = 16
@@ -72,6 +72,8 @@ class _Linearizer:
         self.before: dict[UOp, set[UOp]] = defaultdict(set)
         self.around: dict[UOp, frozenset[UOp]] = {ROOT: frozenset()}
         """for each loop, itself and those around it"""
+        self.innermost_of: dict[frozenset[UOp], UOp] = {}
+        """the innermost of loops that stand one inside the other, and of ranges across blocks"""
         self.opened_at: dict[UOp, list[UOp]] = defaultdict(list)
         """for each loop, the REDUCEs and STAGEs of which it is the outermost"""
         self.memory: dict[UOp, UOp] = {}
@@ -116,13 +118,13 @@ class _Linearizer:
 
     def innermost(self, node: UOp) -> UOp:
         """The body that a node runs in: that of the deepest loop it changes with."""
-        loops = [r for r in node.ranges if not is_block_range(r)]
-        if not loops:
-            return ROOT
-        deepest = max(loops, key=lambda r: len(self.around[r]))
-        if not self.around[deepest].issuperset(loops):
-            raise RuntimeError(f"no loop encloses all of {', '.join(map(_name, loops))}")
-        return deepest
+        if node.ranges not in self.innermost_of:
+            loops = [r for r in node.ranges if not is_block_range(r)]
+            deepest = max(loops, key=lambda r: len(self.around[r]), default=ROOT)
+            if not self.around[deepest].issuperset(loops):
+                raise RuntimeError(f"no loop encloses all of {', '.join(map(_name, loops))}")
+            self.innermost_of[node.ranges] = deepest
+        return self.innermost_of[node.ranges]
 
     def place_nodes(self) -> None:
         for node in self.order:
@@ -148,7 +150,10 @@ class _Linearizer:
         for node, body in self.body.items():
             before = loads[node.memory] if node.op is Ops.STORE else ()
             for source in (*node.src, *before):
-                self.sequence(source, body, node)
+                if self.body.get(source) is body:
+                    self.before[node].add(source)
+                else:
+                    self.sequence(source, body, node)
 
     def sequence(self, source: UOp, body: UOp, node: UOp | None) -> None:
         """`source` before `node`, which runs in `body` (None: at the end of it), seen from the body around
@@ -220,12 +225,12 @@ class _Linearizer:
                 self.emit_update(item)
             self.done[item] = self.memory[item]
         else:
-            src = tuple(self.done[s] for s in item.src)
+            src = tuple([self.done[s] for s in item.src])
             if item.op is Ops.STORE:
                 src = self.masked(item, src[0]), src[1]
             elif item.op is Ops.INDEX:
                 src = src[0], self.in_own_part(src[1], item.src[0]), *src[2:]
-            self.done[item] = self.add(item.replace(src=src))
+            self.done[item] = self.add(item if src == item.src else item.replace(src=src))
 
     def place_in_grid(self) -> None:
         """Write down where this thread is, what it may store, and which part of shared memory it has."""
@@ -422,7 +427,7 @@ def _reduce_of(node: UOp) -> UOp:
 
 def _closed_loops(node: UOp) -> list[UOp]:
     """The ranges that a node closes and that run as loops."""
-    return [r for r in node.closed_ranges if not is_block_range(r)]
+    return [r for r in node.closed_ranges if not is_block_range(r)] if node.op in CLOSING else []
 
 
 def _by_operands(updates: list[UOp]) -> list[UOp]:

@@ -12,7 +12,8 @@ from typing import Final
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
-from tinygrad.graph.uop import UOp
+from tinygrad.graph.symbolic import plus_terms, split_sum
+from tinygrad.graph.uop import CLOSING, UOp
 
 ACCUMULATING = (Ops.REDUCE, Ops.STAGE, Ops.SCATTER)
 """What takes a value at the end of each iteration of the loops that it closes, and stands inside others."""
@@ -56,7 +57,7 @@ def loops_of(node: UOp) -> list[UOp]:
 
 def running_in(node: UOp) -> frozenset[UOp]:
     """The loops that a node stands in, and those that it ends."""
-    return node.ranges.union(node.closed_ranges)
+    return node.ranges.union(node.closed_ranges) if node.op in CLOSING else node.ranges
 
 
 def iterations(ranges: Iterable[UOp]) -> int:
@@ -71,7 +72,12 @@ def runs_of(node: UOp) -> int:
 
 def closers(nest: UOp, r: UOp) -> list[UOp]:
     """The nodes that close `r`, sources first."""
-    return [n for n in nest.toposort() if r in n.closed_ranges]
+    return [n for n in closing(nest) if r in n.closed_ranges]
+
+
+def closing(nest: UOp) -> list[UOp]:
+    """The nodes that close a loop, sources first."""
+    return [n for n in nest.nodes_of(*CLOSING) if n.closed_ranges]
 
 
 def closed_within(nest: UOp, r: UOp) -> list[UOp]:
@@ -156,10 +162,16 @@ def change_closers(nest: UOp, r: UOp, change: Callable[[UOp, tuple[UOp, ...]], U
     sources, and `value` in place of the counter `r`."""
 
     def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        return change(node, src) if r in node.closed_ranges else node.with_sources(src)
+        is_closer = node.op in CLOSING and r in node.closed_ranges
+        return change(node, src) if is_closer else node.with_sources(src)
 
     def instead(node: UOp) -> UOp | None:
-        return node if r not in node.ranges and r not in node.closed_below else None
+        if r not in node.ranges and r not in node.closed_below:
+            return node
+        if node.op is not Ops.ADD or node.dtype is not dtypes.index or value is None:
+            return None
+        base, moving = split_sum(node, lambda atom: r in atom.ranges or r in atom.closed_below)
+        return plus_terms(base, moving, {r: value}) if list(moving) == [r] else None
 
     return nest.rebuild(over, instead, {} if value is None else {r: value})
 
@@ -202,34 +214,48 @@ def separate_loops(nest: UOp, places: bool) -> UOp:
 
 def _separated(nest: UOp, places: bool) -> UOp:
     """The nest with loops of their own for what cannot run in those that it has now."""
-    new_ranges = NewRanges(nest)
     kinds = (Ops.REDUCE, Ops.STAGE) if places else (Ops.REDUCE,)
-    known: dict[UOp, list[UOp]] = {}
-    """each loop, and those that stand in for it"""
-    place_of: dict[UOp, tuple[frozenset[UOp], tuple[UOp, ...]]] = {}
+    loops = _OwnLoops(nest, places)
+    if not any(loops.changes(node) for node in nest.nodes_of(*kinds)):
+        return nest
+    loops = _OwnLoops(nest, places)
 
     def apart(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node.with_sources(src)
-        closed = new.closed_ranges
-        if not closed or new.op not in kinds:
+        changes = loops.changes(new) if new.op in kinds else None
+        if not changes:
             return new
-        values, below = values_of(new), frozenset[UOp]().union(*(v.closed_below for v in values_of(new)))
-        around = frozenset(r for r in new.ranges if not is_block_range(r))
+        values = (substitute_ranges(v, changes) for v in values_of(new))
+        return new.replace(src=(*values, *(changes.get(r, r) for r in new.closed_ranges)))
+
+    return nest.rebuild(apart)
+
+
+class _OwnLoops:
+    """Which loops the nodes of a nest run in, one node after the other, sources first."""
+
+    def __init__(self, nest: UOp, places: bool) -> None:
+        self.places = places
+        self.new_ranges = NewRanges(nest)
+        self.known: dict[UOp, list[UOp]] = {}
+        """each loop, and those that stand in for it"""
+        self.place_of: dict[UOp, tuple[frozenset[UOp], tuple[UOp, ...]]] = {}
+
+    def changes(self, node: UOp) -> dict[UOp, UOp]:
+        """What stands in for loops that a node closes and cannot run in."""
+        closed, places = node.closed_ranges, self.place_of
+        below = frozenset[UOp]().union(*(v.closed_below for v in values_of(node))) if closed else ()
+        around = frozenset(r for r in node.ranges if not is_block_range(r))
         loops: list[UOp] = []
         for r in closed:
             here = around, tuple(loops)
             over = below if r.kind is RangeKind.LOOP else ()
-            choices = known.setdefault(r, [r])
+            choices = self.known.setdefault(r, [r])
             own = next((c for c in choices if c not in over
-                        and not (places and place_of.setdefault(c, here) != here)), None)
+                        and not (self.places and places.setdefault(c, here) != here)), None)
             if own is None:
-                own = new_ranges.copy(r)
+                own = self.new_ranges.copy(r)
                 choices.append(own)
-                place_of[own] = here
+                places[own] = here
             loops.append(own)
-        changes = {r: own for r, own in zip(closed, loops, strict=True) if own is not r}
-        if not changes:
-            return new
-        return new.replace(src=(*(substitute_ranges(v, changes) for v in values), *loops))
-
-    return nest.rebuild(apart)
+        return {r: own for r, own in zip(closed, loops, strict=True) if own is not r}

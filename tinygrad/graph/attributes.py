@@ -49,8 +49,12 @@ class Synthesized(Attribute[T]):
 
     def of(self, node: UOp) -> T:
         name = self.name
+        known: T
         if name in node.__dict__:
-            known: T = node.__dict__[name]
+            known = node.__dict__[name]
+            return known
+        if all([name in source.__dict__ for source in node.src]):
+            node.__dict__[name] = known = self.rule(node)
             return known
         stack = [node]
         while stack:

@@ -222,6 +222,9 @@ class AxisOrder(Enum):
 class RangeKind(Enum):
     """How a loop runs. A Plan changes kinds; the result never depends on them."""
 
+    __hash__ = object.__hash__
+    """by identity, as that of `Ops`"""
+
     LOOP = auto()
     """one iteration after another"""
     IN_ORDER = auto()
@@ -243,6 +246,9 @@ class RangeKind(Enum):
 @quick
 class Memory(Enum):
     """Where a STAGE keeps its values; GLOBAL on a STORE: past the caches, straight to memory."""
+
+    __hash__ = object.__hash__
+    """by identity, as that of `Ops`"""
 
     REGISTER = auto()
     SCRATCH = auto()

@@ -79,19 +79,26 @@ class Walk:
 
     def nodes_of(self, *ops: Any) -> list[Self]:
         """The nodes of these operations below this one and itself, sources first."""
-        return [node for node in self.toposort() if node.op in ops]
+        known = self.__dict__.get("_nodes_of", {})
+        if ops in known:
+            return list(known[ops])
+        found = [node for node in self.toposort() if node.op in ops]
+        if self.op not in ops:  # a node that refers to itself is never freed
+            self.__dict__.get("_nodes_of", {})[ops] = tuple(found)
+        return found
 
     def _remember(self, order: dict[Self, None]) -> None:
         """Keep an order for those who ask next: the steps of a plan walk over one nest again and again. What
         is kept is below the node, so nothing lives longer for it."""
         below = order.copy()
         del below[self]
-        self.__dict__["_below"] = below
+        self.__dict__["_below"], self.__dict__["_nodes_of"] = below, {}
         _walked.append(ref(self))
         if len(_walked) > MOST_WALKED:
             oldest = _walked.popleft()()
             if oldest is not None:
                 oldest.__dict__.pop("_below", None)
+                oldest.__dict__.pop("_nodes_of", None)
 
     def rebuild(self, bottom_up: Callable[[Self, tuple[Self, ...]], Self] | None = None,
                 top_down: Callable[[Self], Self | None] | None = None,

@@ -174,17 +174,30 @@ def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
 def unflatten(offset: UOp, shape: Sequence[int]) -> list[UOp]:
     """The coordinates of item `offset` of `shape` in row-major order, for an offset within it."""
     coordinates = []
+    whole = symbolic.linear_terms(offset)
+    left: symbolic.Linear | None = whole
+    """of the offset, without the axes before, where its terms say which are theirs"""
     outermost = True
     for size, below in zip(shape, row_major_strides(shape), strict=True):
         if size == 1:
             coordinates.append(symbolic.constant(0))
             continue
-        coordinate = symbolic.divided(Ops.IDIV, symbolic.linear_terms(offset), max(below, 1))
-        if not outermost:
-            coordinate = symbolic.divided(Ops.MOD, symbolic.linear_terms(coordinate), max(size, 1))
+        parts = None if left is None else left.coarse([max(below, 1)])
+        if parts is not None and (outermost or _lies_within(parts[1], size)):
+            coordinate, left = symbolic.build_sum(parts[1]), parts[2]
+        else:
+            coordinate, left = symbolic.divided(Ops.IDIV, whole, max(below, 1)), None
+            if not outermost:
+                coordinate = symbolic.divided(Ops.MOD, symbolic.linear_terms(coordinate), max(size, 1))
         coordinates.append(coordinate)
         outermost = False
     return coordinates
+
+
+def _lies_within(s: symbolic.Linear, size: int) -> bool:
+    """Whether a sum is an index of an axis."""
+    low, high = s.bounds
+    return low >= 0 and high < size
 
 
 def _clamp(position: int, size: int) -> int:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from tinygrad.codegen.ranges import running_in
 from tinygrad.dtype import dtypes
+from tinygrad.graph.attributes import Attribute
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -48,13 +50,10 @@ def steps_of(expression: UOp) -> tuple[dict[UOp, int], frozenset[UOp]]:
     return steps, irregular
 
 
-def accesses_of(nest: UOp) -> list[MemoryAccess]:
-    """Every access of the nest to memory."""
-    found = []
-    for node in nest.nodes_of(Ops.LOAD, Ops.STORE):
-        steps, irregular = steps_of(node.offset)
-        found.append(MemoryAccess(node, running_in(node), steps, irregular))
-    return found
+accesses_of: Final = Attribute(
+    lambda nest: tuple([MemoryAccess(node, running_in(node), *steps_of(node.offset))
+                        for node in nest.nodes_of(Ops.LOAD, Ops.STORE)]), "_accesses").of
+"""Every access of a nest to memory."""
 
 
 def memory_bytes(params: Iterable[UOp]) -> int:

@@ -29,6 +29,7 @@ from tinygrad.codegen.ranges import (
     change_closers,
     closed_within,
     closers,
+    closing,
     values_of,
 )
 from tinygrad.graph.ops import Memory, Ops, RangeKind
@@ -73,20 +74,20 @@ def writes_what_it_reads(nest: UOp) -> bool:
 
 def loop_around(nest: UOp, r: UOp) -> UOp | None:
     """The range that `r` runs directly in, wherever either of them runs; None where there is none."""
-    closing = [n for n in nest.toposort() if n.closed_ranges]
-    pairs = (pair for n in closing for pair in pairwise(n.closed_ranges))
+    ends = closing(nest)
+    pairs = (pair for n in ends for pair in pairwise(n.closed_ranges))
     return next((outer for outer, inner in pairs if inner is r and outer.kind is r.kind
-                 and _runs_directly_in(closing, outer, r)), None)
+                 and _runs_directly_in(ends, outer, r)), None)
 
 
 def mergeable_pair(nest: UOp, stage: UOp | None = None) -> tuple[UOp, UOp] | None:
     """Two ranges, the outer one first, that are contiguous in every access and can run as one; None if there
     are none. Of a stage, the ranges that fill it but the last, as its value uses them."""
     uses = [steps_of(u) for u in index_uses(nest if stage is None else stage)]
-    closing = [n for n in nest.toposort() if n.closed_ranges]
-    loops = [n.closed_ranges for n in closing] if stage is None else [stage.closed_ranges[:-1]]
+    ends = closing(nest)
+    loops = [n.closed_ranges for n in ends] if stage is None else [stage.closed_ranges[:-1]]
     pairs = dict.fromkeys(pair for closed in loops for pair in pairwise(closed))
-    return next(((outer, inner) for outer, inner in pairs if _runs_directly_in(closing, outer, inner) and all(
+    return next(((outer, inner) for outer, inner in pairs if _runs_directly_in(ends, outer, inner) and all(
         {outer, inner}.isdisjoint(irregular) and steps.get(outer, 0) == steps.get(inner, 0) * inner.extent
         for steps, irregular in uses)), None)
 
@@ -171,7 +172,7 @@ def outermost(nest: UOp, r: UOp) -> UOp:
         raise ValueError(f"r{r.identity} is not the first of the loops in whose order staged memory lies")
     if r.kind is RangeKind.IN_ORDER:
         raise ValueError(f"r{r.identity} runs in order, inside the loops of its outputs")
-    closed = [n.closed_ranges for n in nest.toposort() if n.closed_ranges]
+    closed = [n.closed_ranges for n in closing(nest)]
     around = {c for loops in closed if r in loops for c in loops[:loops.index(r)]}
     if any(r not in loops and not around.isdisjoint(loops) for loops in closed):
         raise ValueError(f"r{r.identity} is inside a loop in which something else runs too")
