@@ -364,7 +364,8 @@ class World:
     # --- the end --------------------------------------------------------------------------------------------
 
     def abort(self, cause: str) -> None:
-        """End all processes, and say why."""
+        """End all processes, and say why. The thread that watches has no more to say."""
+        self.partners = ()
         print(f"rank {self.rank} of {self.size}: {cause}", file=sys.stderr, flush=True)
         self.mpi.COMM_WORLD.Abort(FAILED)
 
