@@ -1,5 +1,6 @@
 """Language models of random weights, as GGUF files: larger ones than a package carries, in the formats that
-people load (Q4_K, and Q6_K for what is read last: what llama.cpp calls Q4_K_M, more or less).
+people load: Q4_K, or IQ4_XS, and Q6_K for what is read last (what llama.cpp calls Q4_K_M and IQ4_XS, more or
+less).
 
 Their text says nothing; how long it takes is what it is for a model that was trained. Tokenizer and special
 tokens are those of another file. Needs the package `gguf`.
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 HEAD = 64
-SCALES = {"Q4_K": ((0, 2), 200), "Q6_K": ((208,), 1200)}
+SCALES = {"Q4_K": ((0, 2), 200), "IQ4_XS": ((0,), 1200), "Q6_K": ((208,), 1200)}
 """Where the float16 scales of a block are, and how much larger than a scale its items get, about."""
 
 
@@ -31,6 +32,8 @@ class DrawnModel:
     experts: int = 0
     used: int = 0
     vocabulary: int = 49152
+    format: str = "Q4_K"
+    """of most weights"""
 
     def weights(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
         """(name, shape, format) of each."""
@@ -40,10 +43,10 @@ class DrawnModel:
         for layer in range(self.layers):
             name = f"blk.{layer}."
             yield from ((name + norm, (width,), "F32") for norm in ("attn_norm", "ffn_norm"))
-            for part, shape, format in (("q", (heads, width), "Q4_K"), ("k", (kv, width), "Q4_K"),
-                                        ("v", (kv, width), "Q6_K"), ("output", (width, heads), "Q4_K")):
+            for part, shape, format in (("q", (heads, width), self.format), ("k", (kv, width), self.format),
+                                        ("v", (kv, width), "Q6_K"), ("output", (width, heads), self.format)):
                 yield f"{name}attn_{part}", shape, format
-            parts = (("gate", (hidden, width), "Q4_K"), ("up", (hidden, width), "Q4_K"),
+            parts = (("gate", (hidden, width), self.format), ("up", (hidden, width), self.format),
                      ("down", (width, hidden), "Q6_K"))
             if self.experts:
                 yield from ((f"{name}attn_{part}_norm", (HEAD,), "F32") for part in "qk")
@@ -57,6 +60,7 @@ class DrawnModel:
 
 DRAWN = {
     "745M of weights": DrawnModel("llama", 12, 2048, 32, 4, 5632),
+    "745M in IQ4_XS": DrawnModel("llama", 12, 2048, 32, 4, 5632, format="IQ4_XS"),
     "32 experts, 4 used": DrawnModel("qwen3moe", 8, 1024, 16, 4, 768, 32, 4),
 }
 
