@@ -19,7 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from tinygrad.device import Device
+from tinygrad.dtype import dtypes
 from tinygrad.graph.attributes import Synthesized
+from tinygrad.graph.gradient import transpose_movement
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sharding import Cut, Sharding, Span, are_apart, padded, reshaped, shrunk, strided
 from tinygrad.graph.sizes import is_symbolic
@@ -399,11 +401,11 @@ def _assign(p: Partition, node: UOp) -> Partitioned:
         view = node.src[0].src[0]
         return p.value(view.assign(node.src[1].reshape(view.shape)).reshape(node.shape))
     if any(_is_no_memory(n) for n in target.nodes):
-        if 0 in node.shape:
-            return target  # nothing is written
-        raise ValueError(f"cannot write into a view of shape {node.shape} of memory that is cut along an "
-                         "axis which the view takes apart or joins across devices; write into the tensor "
-                         "itself, or gather it first with .to(device)")
+        # a view that takes apart, or joins, what lies on several devices: all is written, with this in its place
+        view, base = node.src[0], node.src[0].viewed
+        everywhere = UOp.const(True, dtypes.bool, view.shape)
+        here, value = (transpose_movement(view, x, base) for x in (everywhere, node.src[1]))
+        return p.value(view.substitute({base: base.assign(here.where(value, base))}))
     value = p.cut_as(node.src[1], target.devices, target.cuts)
     nodes = tuple(t.assign(v) for t, v in zip(target.nodes, value.nodes, strict=True))
     return Shards(target.devices, nodes, target.cuts)
