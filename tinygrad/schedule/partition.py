@@ -404,8 +404,8 @@ def _assign(p: Partition, node: UOp) -> Partitioned:
         # a view that takes apart, or joins, what lies on several devices: all is written, with this in its place
         view, base = node.src[0], node.src[0].viewed
         everywhere = UOp.const(True, dtypes.bool, view.shape)
-        here, value = (transpose_movement(view, x, base) for x in (everywhere, node.src[1]))
-        return p.value(view.substitute({base: base.assign(here.where(value, base))}))
+        here, placed = (transpose_movement(view, x, base) for x in (everywhere, node.src[1]))
+        return p.value(view.substitute({base: base.assign(here.where(placed, base))}))
     value = p.cut_as(node.src[1], target.devices, target.cuts)
     nodes = tuple(t.assign(v) for t, v in zip(target.nodes, value.nodes, strict=True))
     return Shards(target.devices, nodes, target.cuts)
