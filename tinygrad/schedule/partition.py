@@ -401,7 +401,7 @@ def _assign(p: Partition, node: UOp) -> Partitioned:
         view = node.src[0].src[0]
         return p.value(view.assign(node.src[1].reshape(view.shape)).reshape(node.shape))
     if any(_is_no_memory(n) for n in target.nodes):
-        # a view that takes apart, or joins, what lies on several devices: all is written, with this in its place
+        # a view that takes apart, or joins, what devices have: all is written, with this in its place
         view, base = node.src[0], node.src[0].viewed
         everywhere = UOp.const(True, dtypes.bool, view.shape)
         here, placed = (transpose_movement(view, x, base) for x in (everywhere, node.src[1]))
