@@ -12,7 +12,7 @@ from tinygrad import Tensor, Variable, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.byte_dots import byte_dots
-from tinygrad.codegen.opt.choose import choose_plan
+from tinygrad.codegen.opt.choose import choose_plan, explain_plan
 from tinygrad.codegen.opt.opts import ByteDot, PartitionLoop
 from tinygrad.codegen.opt.plan import Plan, apply_opt
 from tinygrad.graph.ops import Ops
@@ -169,7 +169,7 @@ def test_products_with_blocks_are_those_with_the_numbers_they_hold(name: str) ->
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
-                                  "IQ4_XS"])
+                                  "IQ4_XS", "MXFP4"])
 def test_weights_take_the_memory_of_their_file(name: str) -> None:
     packed, _ = stored(name, 128, 512)
     assert BlockWeights.of(packed).bytes <= 1.03 * packed.stored.numel()
@@ -193,7 +193,16 @@ def test_a_product_reads_words_in_one_kernel(rows: int, name: str) -> None:
 def test_numbers_that_many_rows_read_are_not_stored(name: str) -> None:
     packed, _ = stored(name, 192, 256)
     x = Tensor.randn(300, 256).realize()
-    assert len(BlockWeights.of(packed).product(RoundedRows(x)).schedule()) == 3
+    *before, _ = BlockWeights.of(packed).product(RoundedRows(x)).schedule()
+    assert max(int(item.buffers[0].numel) for item in before) < 192 * 256 / 2  # words of the rows
+
+
+@pytest.mark.parametrize("rows, tile", [(1, (1, 4)), (3, (3, 4)), (300, (12, 1))])
+def test_a_tile_has_rows_first(rows: int, tile: tuple[int, int]) -> None:
+    packed, _ = stored("Q8_0", 4096, 256)
+    x = RoundedRows(Tensor.randn(rows, 256).realize())
+    nest = lower(BlockWeights.of(packed).product(x).schedule()[-1].ast)
+    assert f"rows {tile[0]}, vectors {tile[1]}" in explain_plan(nest, CORE.machine)
 
 
 def test_a_product_that_is_written_somewhere_is_not_cut_into_its_tiles_of_weights() -> None:

@@ -34,14 +34,15 @@ class Scale:
     stretch where the format has one."""
 
     unit: Tensor
-    """(N, 1, 1)"""
+    """(N, 1, 1); as uint8 the exponent of a power of two (E8M0), halved"""
     whole: Tensor | None = None
     """(N, S, 1)"""
 
     @property
     def value(self) -> Tensor:
         """(N, S, 1) or (N, 1, 1), in float32."""
-        return _float(self.unit) if self.whole is None else _float(self.unit) * _float(self.whole)
+        unit = _half_power(self.unit) if self.unit.dtype is dtypes.uint8 else _float(self.unit)
+        return unit if self.whole is None else unit * _float(self.whole)
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,13 @@ def _half(blocks: Tensor, at: int) -> Tensor:
     return blocks[:, at:at + 2].bitcast(dtypes.float16).unsqueeze(1)
 
 
+def _half_power(exponent: Tensor) -> Tensor:
+    """Half the powers of two of these exponents, which are 127 more."""
+    power = exponent.cast(dtypes.uint32)
+    least = power.full_like(0x00200000) << (power & 1)  # 2^-128 and 2^-127 have no leading bit
+    return (power < 2).where(least, (power - 1) << 23).bitcast(dtypes.float32)
+
+
 def _around(x: Tensor, middle: int) -> Tensor:
     """Unsigned fields around 0."""
     return x.cast(dtypes.int8) - middle
@@ -165,11 +173,7 @@ def _iq4_nl(blocks: Tensor) -> Parts:
 
 
 def _mxfp4(blocks: Tensor) -> Parts:
-    """A shared power of two, halved."""
-    power = blocks[:, :1].cast(dtypes.uint32)
-    least = power.full_like(0x00200000) << (power & 1)  # 2^-128 and 2^-127 have no leading bit
-    scale = (power < 2).where(least, (power - 1) << 23).bitcast(dtypes.float32)
-    return _of_one_step(scale.unsqueeze(1), _nibbles(blocks, 1))
+    return _of_one_step(blocks[:, :1].unsqueeze(1), _nibbles(blocks, 1))
 
 
 # --- 256 items --------------------------------------------------------------------------------------------

@@ -18,10 +18,9 @@ from tinygrad.helpers import ceildiv
 MOST_WORDS = 16
 """Words of a block that are written out: a block of 32 bytes has 8."""
 TILE_REGISTERS = 12
-"""Sums of a tile where there are 32 registers, in whole numbers and as many in floats: 4 vectors, 3 rows."""
-MANY_REGISTERS = 32
-"""With fewer, a tile of rows is one vector wide: 6 x 1 of 16 registers 20 billion products a second, 3 x 2
-18, 1 x 4 17 (a Zen 1 core, 128 rows of 576, 1,536 of weights in 4 bits)."""
+"""Sums of a tile where there are 32 registers, in whole numbers and as many in floats. As many rows as there
+are first, for what is done with a vector of weights is done once for all of them: 6 x 1 of 16 registers 20
+billion products a second, 3 x 2 18, 1 x 4 17 (a Zen 1 core, 128 rows of 576, 1,536 of weights in 4 bits)."""
 
 
 class ByteDotChooser(Chooser):
@@ -50,13 +49,11 @@ class ByteDotChooser(Chooser):
         row = max(rows_of_dot, key=lambda r: r.extent, default=None)
         self.reorder(outer)
         width, around = self.width(lane), iterations(outer)
-        most = MOST_VECTORS if row is None or self.machine.registers >= MANY_REGISTERS else 1
-        vectors = tile_size(ceildiv(lane.extent, width), most)
+        most = self.machine.registers * TILE_REGISTERS // 32
+        rows = 1 if row is None else tile_size(row.extent, most)
+        vectors = tile_size(ceildiv(lane.extent, width), max(1, min(MOST_VECTORS, most // rows)))
         while vectors > 1 and not self.machine.is_busy(around * ceildiv(lane.extent, width * vectors)):
             vectors //= 2
-        rows = 1
-        if row is not None:
-            rows = tile_size(row.extent, max(1, self.machine.registers * TILE_REGISTERS // 32 // vectors))
         self.note("a tile of dot products of bytes", rows=rows, vectors=vectors)
         tiles = self.split_off(Vector, lane, width)
         self.split_off(Upcast, tiles, vectors)
