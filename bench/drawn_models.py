@@ -8,7 +8,7 @@ tokens are those of another file. Needs the package `gguf`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,10 @@ class DrawnModel:
                     yield f"{name}ffn_{part}", shape, format
 
 
+LARGE = DrawnModel("llama", 12, 2048, 32, 4, 5632)
 DRAWN = {
-    "745M of weights": DrawnModel("llama", 12, 2048, 32, 4, 5632),
-    "745M in IQ4_XS": DrawnModel("llama", 12, 2048, 32, 4, 5632, format="IQ4_XS"),
+    "745M of weights": LARGE,
+    "745M in IQ4_XS": replace(LARGE, format="IQ4_XS"),
     "32 experts, 4 used": DrawnModel("qwen3moe", 8, 1024, 16, 4, 768, 32, 4),
 }
 

@@ -92,6 +92,18 @@ def test_any_function_of_four_bits_is_looked_up(machine: str, columns: int, monk
     np.testing.assert_array_equal(found.numpy(), expected_of_table(a, b))
 
 
+def test_a_function_whose_last_step_is_a_mask_is_looked_up() -> None:
+    a, b = words(6), words(6)
+    places = (Tensor(a).realize().unsqueeze(-1) >> Tensor.arange(4, dtype=dtypes.uint32) * 8) & 15
+    dots = (((places * 5) & 127).cast(dtypes.int32) * bytes_of(Tensor(b).realize(), True)).sum(-1)
+    nest = nest_of(dots)
+    (loop,) = byte_dots(nest)
+    (table,) = apply_opt(nest, ByteDot(loop.arg[0])).nodes_of(Ops.LOOKUP)
+    assert list(table.arg) == [5 * n for n in range(16)]
+    right = ((a.view(np.uint8) & 15) * 5).astype(np.int64) * b.view(np.int8)
+    np.testing.assert_array_equal(dots.numpy(), right.reshape(6, 4).sum(1))
+
+
 @pytest.mark.parametrize("make, right", [(product, expected), (looked_up, expected_of_table)])
 def test_the_operations_say_the_same_in_python(make: Any, right: Any) -> None:
     a, b, result = words(8, 5), words(3, 8), np.zeros((3, 5), np.int32)

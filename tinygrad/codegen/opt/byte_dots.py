@@ -76,24 +76,27 @@ def _words(closing: Sequence[UOp], r: UOp) -> tuple[UOp, UOp] | None:
 
 def _byte_of(value: UOp, r: UOp) -> ByteOf | None:
     """The byte of a word that an int32 is; `r` says which."""
-    if value.dtype is not dtypes.int32:
+    return _taken_out(value, r) or _looked_up(value, r)
+
+
+def _taken_out(value: UOp, r: UOp) -> ByteOf | None:
+    """The byte of a word as it is."""
+    if value.op is not Ops.CAST or value.dtype is not dtypes.int32:
         return None
-    if value.op is not Ops.CAST:
-        return _looked_up(value, r)
-    whole, value = value, value.src[0]
+    value = value.src[0]
     if value.op is Ops.AND and value.src[1].op is Ops.CONST and 0 <= value.src[1].arg <= FULL:
         masked, mask = value.src[0], value.src[1].arg
         shifted = masked.src[0] if masked.op is Ops.CAST and masked.dtype is dtypes.uint8 else masked
         return _shifted_word(shifted, r, mask, is_signed=False)
     if value.op is Ops.CAST and value.dtype in (dtypes.int8, dtypes.uint8):
-        found = _shifted_word(value.src[0], r, FULL, is_signed=value.dtype is dtypes.int8)
-        if found is not None:
-            return found
-    return _looked_up(whole, r)
+        return _shifted_word(value.src[0], r, FULL, is_signed=value.dtype is dtypes.int8)
+    return None
 
 
 def _looked_up(value: UOp, r: UOp) -> ByteOf | None:
     """The byte that is a function of 4 bits of one byte, by a table of what it is of each."""
+    if value.dtype is not dtypes.int32:
+        return None
     fields = [n for n in value.toposort() if n.op is Ops.AND and n.src[0].op is Ops.SHR and r in n.ranges
               and n.src[1].op is Ops.CONST and 0 <= n.src[1].arg < PLACES]
     shifted = {n.src[0] for n in fields}
