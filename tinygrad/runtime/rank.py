@@ -36,6 +36,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tinygrad.device import Buffer, CompiledDevice
+from tinygrad.device.host import seconds_of
 from tinygrad.runtime import rank_exchange
 from tinygrad.runtime.cpu import CPUAllocator, CPUDevice, cpu_renderer
 from tinygrad.runtime.cpu_queue import HAND_OVER
@@ -65,6 +66,9 @@ POLLING, POLLING_HERE = 5e-5, HAND_OVER
 about what it costs to sleep and be woken; who has nothing else to do, as long as its work may take."""
 SHORTEST_REST, LONGEST_REST = 1e-5, 2e-4
 """Seconds between two looks of the thread that exchanges, while a partner is not there yet."""
+MOVING = 5e-6
+"""Seconds from which on a look at messages has moved some of them: one at which nothing happens takes 1 us,
+the 32 KB that shared memory takes at once 5 and more."""
 LOOK_AGAIN = 0.1
 """Seconds between two looks of the thread that watches the others."""
 PATIENCE = 1.0
@@ -212,8 +216,7 @@ class World:
             for source, target in exchange.local:
                 for given, taken in zip(source.of(sent), target.of(received), strict=True):
                     fill(taken, given)
-            while long.waiting and not self.mpi.Request.Testall(long.waiting):
-                pass  # MPI moves long messages while it is asked; between two looks Ctrl-C gets through
+            self.rest_until(long.waiting, exchange.seconds)
             long.unpack()
         self.sent += exchange.sent
 
@@ -250,23 +253,26 @@ class World:
             found = self.scratch[rank] = Scratch(self.data, rank)
         return found
 
-    def rest_until(self, requests: list[Any]) -> None:
-        """Return when they are complete. A thread that polls takes time from the kernels beside it, so after
-        a moment it sleeps, longer and longer. Before that it gives its core to those kernels, or to a partner
-        that may have no other; else to nobody: where some other process came in at each look, a replay of
-        4 KB took 300 us in place of 70."""
+    def rest_until(self, requests: list[Any], expected: float = 0.0) -> None:
+        """Return when they are complete, which takes `expected` seconds once all partners are there. A thread
+        that polls takes time from the kernels beside it, so after a moment it sleeps, longer and longer: but
+        not after a look that took long, in which MPI moved bytes. Before that it gives its core to those
+        kernels, or to a partner that may have no other; else to nobody: where some other process came in at
+        each look, a replay of 4 KB took 300 us in place of 70."""
         if self.mpi.Request.Testall(requests):
             return
         is_beside = threading.current_thread() is self.exchanges.thread
         gives_way = is_beside or self.is_crowded
-        seconds = SHORTEST_REST
-        polled_until = time.perf_counter() + (POLLING if is_beside else POLLING_HERE)
+        seconds, looked = SHORTEST_REST, time.perf_counter()
+        polled_until = looked + expected + (POLLING if is_beside else POLLING_HERE)
         while not self.mpi.Request.Testall(requests):
-            if time.perf_counter() > polled_until:
+            now = time.perf_counter()
+            if now > polled_until and now - looked < MOVING:
                 time.sleep(seconds)
                 seconds = min(1.5 * seconds, LONGEST_REST)
             elif gives_way and YIELD is not None:
                 YIELD()
+            looked = time.perf_counter()
 
     def broadcast(self, memory: Bytes, root: int, text: bytes, copied: Bytes | None = None) -> None:
         """Fill `memory` of every rank with what it is at `root`; `text` says what it is. The root fills
@@ -280,7 +286,7 @@ class World:
             requests = [self.data.Ibcast(part, root) for part in parts(memory)]
             if copied is not None:
                 copied[:] = memory
-            self.mpi.Request.Waitall(requests)
+            self.rest_until(requests, seconds_of(0, memory.nbytes))
             if self.rank == root:
                 self.sent += memory.nbytes * (self.size - 1)
 
