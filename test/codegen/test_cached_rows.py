@@ -213,6 +213,21 @@ def test_a_large_transpose_gathers_nothing() -> None:
     assert not any(n.op is Ops.INDEX and n.src[1].dtype.count > 1 for n in program)
 
 
+@pytest.mark.parametrize("features", [48, 40, 36])
+def test_keys_that_do_not_fill_a_panel_are_transposed_without_gathers(features: int) -> None:
+    """Rows of 16, 8 or 4 items, the last panel's only as far as there are keys: gathering them took a third
+    of the time of 7 heads of 611 keys and 112 features."""
+    query, key, value = normal(2, 200, features), normal(2, 205, features), normal(2, 205, features)
+    result = Tensor(query).realize().scaled_dot_product_attention(Tensor(key).realize(),
+                                                                  Tensor(value).realize())
+    [item] = result.schedule()
+    assert not any(n.op is Ops.INDEX and n.src[1].dtype.count > 1 for n in stages_of(item.ast, "CPU").program)
+    scores = query.astype(np.float64) @ key.transpose(0, 2, 1) / np.sqrt(features)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = weights / weights.sum(-1, keepdims=True) @ value
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("axes", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 1, 0, 2)])
 def test_channels_to_and_fro(axes: tuple[int, ...]) -> None:
     x = normal(2, 20, 9, 17)

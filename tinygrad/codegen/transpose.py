@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from tinygrad.codegen.ranges import of_kind
+from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import constant, linear_terms, plus_terms, split_sum
 from tinygrad.graph.uop import UOp
@@ -26,14 +28,23 @@ GROUPS = (2, 4)
 """Lanes that may lie together, and runs that may take turns: as many narrow items as fill 32 bits."""
 Tiles = dict[UOp, tuple[tuple[UOp, ...], int]]
 """For a LOAD of a tile: the LOADs of the whole tile, in the order of their items, and its place there."""
+LEAST_HEIGHT = 4
+"""LOADs beside each other from which on a tile is worth it."""
 
 
 def tiles_of(nest: UOp) -> Tiles:
-    """The LOADs along lanes that jump, where as many of them as there are lanes read a square tile."""
+    """The LOADs along lanes that jump, where as many of them as there are lanes read a square tile; or half
+    or a quarter as many, a tile of which two or four rows make a vector."""
     tiles: Tiles = {}
-    for lane, jump, loads in _beside_each_other(filter(_is_whole, nest.toposort())):
-        for first in sorted(loads) if jump.step != jump.together else ():
-            run = [loads.get(first + k) for k in range(0, lane.extent, jump.together)]
+    from_buffers = (n for n in nest.toposort() if n.op is Ops.LOAD and n.memory.op is Ops.PARAM)
+    for lane, jump, loads in _beside_each_other(from_buffers):
+        heights, step = [lane.extent], jump.together
+        if step == 1:
+            heights = [h for h in (lane.extent, lane.extent // 2, lane.extent // 4) if h >= LEAST_HEIGHT]
+        elif any(load.mask is not None for load in loads.values()):
+            continue  # lanes of one row might have conditions of their own
+        for first, height in product(sorted(loads), heights) if jump.step != step else ():
+            run = [loads.get(first + k) for k in range(0, height, step)]
             if all(load is not None and load not in tiles for load in run):
                 tile = tuple(load for load in run if load is not None)
                 tiles.update({load: (tile, k) for k, load in enumerate(tile)})
@@ -41,16 +52,16 @@ def tiles_of(nest: UOp) -> Tiles:
 
 
 def _beside_each_other(accesses: Iterable[UOp]) -> Iterable[tuple[UOp, Jump, dict[int, UOp]]]:
-    """The LOADs or STOREs along one lane that jumps, in groups whose places differ by a number of items only:
-    the lane, how it jumps, and each by that number."""
+    """The LOADs or STOREs along one lane that jumps, in groups whose places differ by a number of items only,
+    under one condition: the lane, how it jumps, and each by that number."""
     groups: dict[tuple[UOp, ...], tuple[UOp, Jump, dict[int, UOp]]] = {}
     for node in accesses:
         lanes = of_kind((*node.ranges, *node.src[2:]), RangeKind.VECTOR)
-        memory, offset = node.src[0].src
+        memory, offset, *valid = node.src[0].src
         jump = jump_of(offset, lanes[0]) if len(lanes) == 1 else None
         if jump is not None:
             constant = linear_terms(offset).constant
-            alike = memory, offset - constant, lanes[0], *node.src[2:]
+            alike = memory, offset - constant, lanes[0], *valid, *node.src[2:]
             groups.setdefault(alike, (lanes[0], jump, {}))[2][constant] = node
     return groups.values()
 
@@ -66,12 +77,15 @@ def in_each_lane(value: UOp, lane: UOp) -> list[UOp]:
 
 
 def at_lane(offset: UOp, lane: UOp, number: int, done: dict[UOp, UOp]) -> UOp:
-    """`offset` in one lane, over what became (`done`) of the values in it that are the same in all lanes."""
+    """`offset`, or a condition, in one lane, over what became (`done`) of the values in it that are the same
+    in all lanes."""
 
     def at(atom: UOp) -> UOp:
         same = [n for n in atom.toposort(stop=lambda n: lane not in n.ranges) if lane not in n.ranges]
         return atom.substitute({lane: constant(number), **{n: done[n] for n in same if n in done}})
 
+    if offset.dtype.scalar is dtypes.bool:
+        return at(offset)
     base, moving = split_sum(offset, lambda atom: lane in atom.ranges or done.get(atom, atom) is not atom)
     return plus_terms(base, moving, {atom: at(atom) for atom in moving})
 
@@ -200,16 +214,25 @@ def rows_of_tile(load: UOp, lane: UOp) -> tuple[int, ...] | None:
 
 
 def transposed_vectors(tile: tuple[UOp, ...], lane: UOp, done: dict[UOp, UOp]) -> list[UOp]:
-    """The vectors of a tile, one for each of its LOADs."""
-    memory, offset = tile[0].src[0].src
-    dtype = tile[0].dtype.vec(lane.extent)
+    """The vectors of a tile, one for each of its LOADs. A row is read where its lane's condition holds."""
+    memory, offset, *valid = tile[0].src[0].src
     jump = jump_of(offset, lane)
     together = 1 if jump is None else jump.together
+    dtype = tile[0].dtype.vec(len(tile) * together)
     rows = []
     for i in range(0, lane.extent, together):
-        start = at_lane(offset, lane, i, done)
-        rows.append(UOp.new(Ops.LOAD, dtype, (tile[0].src[0].replace(src=(memory, start)),), tile[0].arg))
-    return _transposed(rows, together)
+        address = memory.index(*(at_lane(of_lane, lane, i, done) for of_lane in (offset, *valid)))
+        rows.append(UOp.new(Ops.LOAD, dtype, (address,), tile[0].arg))
+    blocks = [rows[i:i + len(tile)] for i in range(0, len(rows), len(tile))]
+    while len(blocks) > 1:
+        blocks = [list(map(_joined, blocks[i], blocks[i + 1])) for i in range(0, len(blocks), 2)]
+    return _transposed(blocks[0], together)
+
+
+def _joined(first: UOp, second: UOp) -> UOp:
+    """Their lanes, one behind the other."""
+    count = 2 * first.dtype.count
+    return UOp.new(Ops.SHUFFLE, first.dtype.scalar.vec(count), (first, second), tuple(range(count)))
 
 
 def _transposed(rows: Sequence[UOp], together: int = 1) -> list[UOp]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import takewhile
+from math import gcd
 
 from tinygrad.codegen.contraction import factors_of
 from tinygrad.codegen.opt.access import MemoryAccess
@@ -14,6 +15,7 @@ from tinygrad.codegen.opt.lanes import LaneChooser
 from tinygrad.codegen.opt.loops import mergeable_pair
 from tinygrad.codegen.opt.opts import Merge, Swap, Upcast, Vector
 from tinygrad.codegen.ranges import all_ranges, iterations, loops_of, of_kind
+from tinygrad.codegen.transpose import LEAST_HEIGHT
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 
@@ -76,9 +78,9 @@ class PanelChooser(LaneChooser):
             return
         if self.is_walked_badly(stage.src[0], lane):
             side = next((i for i, r in enumerate(loops)
-                         if loads[0].step(r) == 1 and r.extent % lane.extent == 0), None)
+                         if loads[0].step(r) == 1 and gcd(r.extent, lane.extent) >= LEAST_HEIGHT), None)
             if side is not None and iterations(loops[side + 1:]) <= WIDEST:
-                self.take(Upcast, loops[side], lane.extent)
+                self.take(Upcast, loops[side], gcd(loops[side].extent, lane.extent))
         self.split_off(Vector, lane)
 
     def ranges_of_staging(self, batch: frozenset[UOp], tiles: UOp | None) -> list[UOp]:
