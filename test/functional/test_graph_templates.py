@@ -118,6 +118,23 @@ def test_a_function_runs_once_for_each_kind_of_call() -> None:
         np.testing.assert_allclose(got.numpy(), (x.numpy() * y.numpy() + 1).sum(), rtol=1e-5)
 
 
+def test_draws_are_operands_like_others() -> None:
+    """A node without a device: `randperm` built its 105 stages anew each time."""
+    order = Counted(lambda x: x.argsort())
+    draws = [Tensor.rand(200) for _ in range(3)]
+    results = [order.method(x) for x in draws]
+    assert order.runs == 1
+    for got, x in zip(results, draws, strict=True):
+        np.testing.assert_array_equal(got.numpy(), np.argsort(x.numpy(), kind="stable"))
+
+
+def test_a_result_of_no_operand_is_left_to_the_function() -> None:
+    """Of an empty axis: there is nothing to put operands into."""
+    for _ in range(3):
+        assert Tensor.rand(0, 3).sum(0).tolist() == [0, 0, 0]
+        assert Tensor.rand(2, 0).argsort(1).shape == (2, 0)
+
+
 @pytest.mark.parametrize(("first", "second"), [
     (lambda a, b: (a, a), lambda a, b: (a, b)),
     (lambda a, b: (a, a.T), lambda a, b: (a, b.T)),

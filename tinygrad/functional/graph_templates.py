@@ -8,7 +8,7 @@ answer to a question about shapes.
 What a function may ask about its operands is in the key: of each the movement on top of it, and below that
 what a node says of itself (operation, dtype, shape, device, flags); which of them are the same; the modes
 that a user sets. A call is left to the function where it is given anything but tensors and plain values;
-tensors of unknown sizes, on several devices or made of constants; and where its result depends on memory that
+tensors of unknown sizes, on several devices or constants; and where its result depends on memory that
 is no operand's, on Variables (random numbers among them), or is a view of memory.
 """
 from __future__ import annotations
@@ -83,7 +83,8 @@ class _Call:
             (node,) = node.src
         leaves.append(node)
         key += (node.op, node.dtype, node.shape, node.device, node.flags, leaves.index(node))
-        return type(node.device) is str and len(leaves) <= MOST_OPERANDS
+        is_known = type(node.device) is str or (node.device is None and bool(node.src))
+        return is_known and len(leaves) <= MOST_OPERANDS
 
     def result(self, template: GraphTemplate) -> Tensor:
         """What a template makes of the operands: while TinyJit traces, which looks at all nodes, of these."""
@@ -142,8 +143,11 @@ def _template_of(result: Any, call: _Call) -> GraphTemplate | None:
     if type(result) is not call.tensor or result._alias_set is not None or result._requires_grad is not None:
         return None
     node = result.uop
-    if node.device is None or node.flags & MEMORY or node in call.leaves:
+    if node.flags & MEMORY or node in call.leaves:
         return None
     known = set(call.leaves)
     leaves = (n for n in node.toposort(stop=known.__contains__) if not n.src and n not in known)
-    return GraphTemplate(node, call.leaves) if all(n.op is Ops.CONST for n in leaves) else None
+    if any(n.op is not Ops.CONST for n in leaves):
+        return None
+    template = GraphTemplate(node, call.leaves)
+    return template if template.steps else None

@@ -52,7 +52,7 @@ class GraphTemplate:
         for leaf in leaves:
             if leaf.op is not Ops.BUFFER and leaf.computed_into is None:
                 return self.over(leaves)
-        if known[2] & (WRITES | COSTLY):
+        if known[1] is None or known[2] & (WRITES | COSTLY):
             return self.over(leaves)
         return UOp.new(Ops.APPLY, dtype, tuple(leaves), self, known)
 
