@@ -228,14 +228,17 @@ class FusionGroup:
         return not summary.is_contraction or (short and not reads_windows(summary, access))
 
     def panels_fit(self, summary: NodeSummary, access: Access, rows: frozenset[UOp]) -> bool:
-        """True if what a contraction reads again for every tile of `rows` stays in the cache, and costs less
-        than storing the rows and packing it would."""
+        """True if `rows` are those of one operand of a contraction, and what it reads again for every tile of
+        them stays in the cache, and costs less than storing the rows and packing it would."""
         if summary.product is None or not summary.is_contraction:
             return True
+        operands = summary.operands_at(access)
+        if not any(operand.ranges >= rows for operand in operands):
+            return False  # rows by columns: no loop is left for a tile
         near, machine = PANEL_BYTES, machine_of(self.device)
         if not machine.has_blocks and iterations(rows) > machine.tile_rows(MOST_VECTORS):
             near = machine.l2_bytes // NEAR_SHARE
-        for operand in summary.operands_at(access):
+        for operand in operands:
             if operand.ranges >= rows:
                 continue
             panel = operand.ranges - rows
