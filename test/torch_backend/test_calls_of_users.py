@@ -389,6 +389,29 @@ def images_cut_padded_and_resized(compile: Compile) -> Any:
 
 
 @program
+def values_that_are_equal_are_written_into(compile: Compile) -> Any:
+    """Gradients of two biases that are one sum lay in the same memory: what was added to one was added to the
+    other, and clipping scaled both twice."""
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(5, 7), nn.Linear(5, 7)
+
+        def forward(self, x: Any) -> Any:
+            return (self.first(x) + self.second(x)).tanh()
+
+    layers, twice, found = Sum(), compile(lambda x: (x + 1, (x * 2).sum(0), x + 1)), []
+    run, x = compile(layers), torch.randn(3, 5)
+    for _ in range(4):
+        run(x).square().sum().backward()
+        nn.utils.clip_grad_norm_(layers.parameters(), 0.1)
+        first, _, second = twice(x)
+        first += 5
+        found += [first, second]
+    return found, of_parameters(layers)
+
+
+@program
 def spectra(compile: Compile) -> Any:
     weight = nn.Parameter(torch.randn(3, 5, dtype=torch.complex128))
     x = torch.randn(2, 3, 8)

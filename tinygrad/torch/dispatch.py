@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -98,6 +98,20 @@ def from_torch(value: Any, order: tuple[int, ...] | None) -> Any:
     return Tensor.from_dlpack(value.contiguous() if order is None else value.permute(order))
 
 
+class Repeated(NamedTuple):
+    """A result that is another one's value: two gradients that are one sum."""
+
+    number: int
+    first: int
+    """the number of the other, which comes before it"""
+    result: Result
+
+    def of(self, value: torch.Tensor) -> torch.Tensor:
+        """It, in memory of its own, but for what only a backward pass reads: others may write into it."""
+        shown = value.as_strided(self.result.shape, self.result.strides)
+        return shown if self.result.is_kept else shown.clone()
+
+
 @dataclass(frozen=True)
 class Launch:
     """One command of the CPU's queue, on memory that each call gives."""
@@ -122,6 +136,8 @@ class Launch:
     """what some of these are addresses of: tables of numbers that the graph brings"""
     returned: tuple[Any, ...] | None
     """what a call returns, a `Slot` for each result; none where there is nothing else"""
+    repeated: tuple[Repeated, ...] = ()
+    """results that are computed as others, in the order of their numbers"""
 
     def returning(self, sizes: Mapping[int, int]) -> Launch:
         """The same with these numbers among what it returns."""
@@ -150,6 +166,8 @@ class Launch:
         for number, shape in self.shapes:
             whole = results[number]
             results[number] = whole.as_strided(shape, whole.stride()).contiguous()
+        for again in self.repeated:
+            results.insert(again.number, again.of(results[again.first]))
         if self.returned is None:
             return results
         return [results[item.position] if isinstance(item, Slot) else item for item in self.returned]
@@ -170,8 +188,11 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mappin
     if inputs.owner != list(range(len(tensors))):
         return None
     outputs = trace.outputs
-    own = [output.places[0] for output in outputs if len(output.places) == 1 and output.argument is None]
-    if len(set(own)) != len(outputs) or any(
+    places = [output.places[0] for output in outputs if len(output.places) == 1 and output.argument is None]
+    own = list(dict.fromkeys(places))
+    first = {place: places.index(place) for place in own}
+    has_sizes = any(output.view.has_sizes for output in outputs)
+    if len(places) != len(outputs) or (has_sizes and len(own) != len(outputs)) or any(
             trace.places[n].kind is not SlotKind.FRESH or trace.places[n].content is not None for n in own):
         return None
     read = dict(trace.input_places)
@@ -193,14 +214,20 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mappin
         else:
             numbers.append(seed + 1 + len(constants))
             constants.append(values.of(variable))
-    results = []
+    results: list[Result] = []
+    repeated: list[Repeated] = []
     shapes = []
     for number, output in enumerate(outputs):
         strides = strides_in_memory(output.view)
         if strides is None:
             return None
-        results.append(Result(largest_shape(output.view.shape), strides, torch_dtype(output.view.dtype),
-                              number in kept))
+        before = first[places[number]]
+        result = Result(largest_shape(output.view.shape), strides, torch_dtype(output.view.dtype),
+                        number in kept and before in kept)
+        if before == number:
+            results.append(result)
+        else:
+            repeated.append(Repeated(number, before, result))
         if output.view.has_sizes:
             bounds = output.view.with_sizes(lambda size: bound(size, inputs.variables)).shape
             shapes.append((number, shape_value(bounds)))
@@ -210,7 +237,8 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mappin
     return Launch(command, queue, picking(owners), tuple(gaps),
                   tuple((i, larger[number]) for i, number in enumerate(owners) if number in larger),
                   Results(results), tuple(shapes), np.array(numbers, np.intp), tuple(constants), memory,
-                  None if all(isinstance(item, Slot) for item in trace.structure) else tuple(trace.structure))
+                  None if all(isinstance(item, Slot) for item in trace.structure) else tuple(trace.structure),
+                  tuple(repeated))
 
 
 address_of = torch.Tensor.data_ptr
@@ -449,7 +477,13 @@ class Replayed:
         return self.in_order([sizes.get(i, to_torch(result)) for i, result in enumerate(results)])
 
     def in_order(self, results: list[Any]) -> list[Any]:
-        """The results, with those whose axes may lie in any order in that of the first call."""
+        """The results, each in memory of its own: those that a trace computed as one are copied. Those whose
+        axes may lie in any order are in that of the first call."""
+        memory: set[int] = set()
+        for number, result in enumerate(results):
+            if isinstance(result, torch.Tensor) and result.numel():
+                results[number] = result.clone() if result.data_ptr() in memory else result
+                memory.add(result.data_ptr())
         for number, order in self.orders.items():
             found = order_in_memory(results[number])  # none where there are no items
             if order is None:
