@@ -23,7 +23,7 @@ from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, Uninterrupted, complete
 from tinygrad.schedule.cache import Structure, Template, TemplateShards, TemplateView
-from tinygrad.schedule.memory_views import over_memory
+from tinygrad.schedule.memory_views import shared_memory
 
 MOST_KERNELS = 32
 """Kernels up to which a template is looked at: what has more takes longer than handing it over."""
@@ -172,7 +172,7 @@ def show(structure: Structure, launch: CommandList, new: dict[int, Buffer], obse
         structure.nodes[position].set_realized_view(view.over(nodes))
     for position in launch.in_place:
         node = structure.nodes[position]
-        node.set_realized_view(over_memory(node))
+        node.set_realized_view(shared_memory(node))
 
 
 def launch_of(template: Template, structure: Structure) -> CommandList | bool:

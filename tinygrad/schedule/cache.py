@@ -33,16 +33,11 @@ from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
 from tinygrad.schedule.copies import contiguous_part
-from tinygrad.schedule.dynamic_slice import (
-    DynamicSlices,
-    SliceStart,
-    is_short_slice_of_memory,
-    starts_of,
-)
+from tinygrad.schedule.dynamic_slice import SliceStart, is_short_slice_of_memory, starts_of
 from tinygrad.schedule.exchanges import is_exchange, ordered_around_exchanges
 from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
 from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
-from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, over_memory
+from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, shared_memory
 from tinygrad.schedule.padded_shapes import PaddedShapes
 from tinygrad.schedule.partition import is_sharded
 from tinygrad.schedule.sharded_results import ShardedResults
@@ -334,13 +329,8 @@ class Template:
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
         buffers += [memory.over(buffers) for memory in self.results]
         arguments = [*structure.variables, *self.starts]
-        views = {}
-        for at, view in self.views:
-            node = structure.nodes[at]
-            held = over_memory(node) if view is None else view.over(buffers)
-            if held is None:
-                raise ValueError(f"{node} shares no memory")
-            views[node] = held
+        views = {structure.nodes[at]: shared_memory(structure.nodes[at]) if view is None
+                 else view.over(buffers) for at, view in self.views}
         return Schedule([item.over(buffers, arguments) for item in self.items], views,
                         [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
                          for device, arena in self.arenas])
@@ -488,9 +478,7 @@ class ScheduleCache:
         """The schedule of a structure that this process has not scheduled before."""
         def make() -> Template:
             with collector_paused():
-                sliced = DynamicSlices(structure.sinks)
-                schedule = create_schedule(sliced.sinks)
-                schedule.views = sliced.views(schedule.views)
+                schedule = create_schedule(structure.sinks)
                 schedule.items = with_program(ordered_around_exchanges(schedule.items), structure)
             return Template.of(schedule, structure)
 

@@ -22,11 +22,17 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import reachable
 from tinygrad.schedule.copies import computing_device, contiguous_part, is_computed, transfer
 from tinygrad.schedule.cost import BOUNDARIES
-from tinygrad.schedule.dynamic_slice import SliceStart, dynamic_slice, dynamic_slices, is_dynamic_slice
+from tinygrad.schedule.dynamic_slice import (
+    SliceStart,
+    dynamic_slice,
+    dynamic_slices,
+    is_dynamic_slice,
+    with_dynamic_slices,
+)
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, cuts_loop, with_axes_joined, worth_ordering
 from tinygrad.schedule.memory import Arena
-from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, in_own_memory, over_memory
+from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, in_own_memory, over_memory, shared_memory
 from tinygrad.schedule.order import ordered_kernels
 from tinygrad.schedule.simplify import simplified_graph
 from tinygrad.schedule.split import runs_blocks
@@ -118,7 +124,9 @@ class Schedule:
 def create_schedule(sinks: list[UOp]) -> Schedule:
     """The steps that compute `sinks`, each a tensor-graph node."""
     inner = _stored_inside(sinks)
-    simplified = simplified_graph([*sinks, *inner])
+    placed: dict[UOp, UOp] = {}
+    """what stands for each node, with slices of memory at VARIABLEs"""
+    simplified = simplified_graph([with_dynamic_slices(node, placed) for node in (*sinks, *inner)])
     graph, became = _in_memory(sinks, list(map(_where_asked, simplified, sinks)))
     nodes = list(UOp.sink(graph).toposort())
     buffered: frozenset[UOp] = frozenset()
@@ -142,7 +150,10 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     schedule.items.extend(plan.late_writes())
     results = dict(zip(sinks, graph, strict=True)) | _still_stored(inner, simplified[len(sinks):], became)
     held = {node: node.src[0] if node.op is Ops.ASSIGN else view for node, view in plan.buffer_of.items()}
-    schedule.views = {original: over_memory(node, held) or node for original, node in results.items()}
+    views = {original: over_memory(node, held) or node for original, node in results.items()}
+    # what shows memory that was there shows it where the original does, and not at VARIABLEs
+    schedule.views = {original: shared_memory(original) if view.base in placed else view
+                      for original, view in views.items()}
     return schedule
 
 
