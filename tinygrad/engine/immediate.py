@@ -179,27 +179,28 @@ def launch_of(template: Template, structure: Structure) -> CommandList | bool:
     """The launch of a template; False where it has none: memory of several devices, copies, devices without
     threads of the host, writes into memory by kernels that may fail."""
     given = len(structure.buffers)
-    written = {slot for item in template.items for slot in item.slots[:item.outputs]}
+    written = {slot for step in template.steps for slot in step.places[:step.outputs]}
     overwritten = tuple(sorted(slot for slot in written if slot < given))
     devices = {device for device, _, _ in template.fresh}
     devices.update(structure.buffers[number].arg.device for number in overwritten)
-    if len(devices) != 1 or len(template.items) > MOST_KERNELS or not template.items:
+    if len(devices) != 1 or len(template.steps) > MOST_KERNELS or not template.steps:
         return False
     (name,) = devices
     queue = Device[name].queue
-    transfers = any(item.ast.op in Family.TRANSFER for item in template.items)
+    transfers = any(step.ast.op in Family.TRANSFER for step in template.steps)
     in_place = tuple(position for position, view in template.views if view is None)
     if not isinstance(queue, ThreadedQueue) or transfers or (in_place and not overwritten):
         return False
     if overwritten and queue.may_fail:
         return False
-    kernels = [compiled_kernel(item.ast, name) for item in template.items]
+    kernels = [compiled_kernel(step.ast, name) for step in template.steps]
     calls = []
     known = {len(structure.variables) + i: start[-1] for i, start in enumerate(template.starts)}
-    for item, kernel in zip(template.items, kernels, strict=True):
-        bound = tuple((bool(source) and number not in known, known.get(number, number) if source else number)
-                      for _, source, number in kernel.takes(item.variables))
-        calls.append(KernelCall(kernel.program, item.slots, bound, kernel.extent))
+    for step, kernel in zip(template.steps, kernels, strict=True):
+        bound = tuple((bool(v.source) and v.value not in known,
+                       known.get(v.value, v.value) if v.source else v.value)
+                      for v in kernel.takes(step.variables))
+        calls.append(KernelCall(kernel.program, step.places, bound, kernel.extent))
     views = tuple((position, view) for position, view in template.views if view is not None)
     shown = {view.number for _, view in views}
     shown.update(shard.number for memory in template.results for shard in memory.shards)
@@ -211,6 +212,6 @@ def launch_of(template: Template, structure: Structure) -> CommandList | bool:
     inner_bytes = template.arenas[0][1].size if template.arenas else max(
         (size * dtype.itemsize for number, (_, size, dtype) in numbered if number in offsets), default=0)
     work = sum((kernel.estimate for kernel in kernels), NO_WORK)
-    sites = tuple((kernel, item.lines) for kernel, item in zip(kernels, template.items, strict=True))
+    sites = tuple((kernel, step.lines) for kernel, step in zip(kernels, template.steps, strict=True))
     return CommandList(queue, BEAM.value, tuple(calls), views, overwritten, in_place, visible,
                        results, tuple(offsets.items()), inner_bytes, name, work, sites)

@@ -35,8 +35,15 @@ from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
 from tinygrad.schedule.copies import contiguous_part
 from tinygrad.schedule.dynamic_slice import SliceStart, is_short_slice_of_memory, starts_of
 from tinygrad.schedule.exchanges import is_exchange, ordered_around_exchanges
-from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
-from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
+from tinygrad.schedule.items import (
+    BoundVariable,
+    Intermediates,
+    Schedule,
+    ScheduleItem,
+    Step,
+    create_schedule,
+)
+from tinygrad.schedule.memory import Arena, lifetimes_by_device, plan_arena
 from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, shared_memory
 from tinygrad.schedule.padded_shapes import PaddedShapes
 from tinygrad.schedule.partition import is_sharded
@@ -250,37 +257,18 @@ class TemplateShards:
         return UOp.sharded_buffer(self.devices, self.layout, [shard.over(buffers) for shard in self.shards])
 
 
-@dataclass(frozen=True)
-class TemplateItem:
-    """A `ScheduleItem` in numbers of buffers and variables."""
-
-    ast: UOp
-    slots: tuple[int, ...]
-    outputs: int
-    variables: tuple[tuple[str, str, int], ...]
-    """(name in the kernel, name, number); of one without a name, its value"""
-    lines: tuple[int, ...] = ()
-    """as a `ScheduleItem` has them"""
-    program: str = ""
-
-    def over(self, buffers: list[UOp], arguments: list[SliceStart]) -> ScheduleItem:
-        memory = tuple([buffers[s] for s in self.slots])
-        bound = tuple([BoundVariable.of(name, arguments[number]) if source
-                       else BoundVariable(name, source, number) for name, source, number in self.variables])
-        return ScheduleItem(self.ast, memory, self.outputs, bound, self.lines, self.program)
-
-
 @dataclass
 class Template:
     """A schedule without its memory: the structure's buffers come first in the numbers, then fresh ones."""
 
     fresh: tuple[tuple[str, int, DType], ...]
-    items: tuple[TemplateItem, ...]
+    steps: tuple[Step, ...]
+    """the value of a variable that has a source is its number"""
     views: tuple[tuple[int, TemplateView | None], ...]
     """for each node that gets a value: its position, and the view that will hold it; None where that is
     memory which it shares with other nodes of the structure"""
     arenas: tuple[tuple[str, Arena], ...]
-    """for each device, where intermediates lie"""
+    """for each device that has several intermediates, where those lie"""
     results: tuple[TemplateShards, ...] = ()
     """memory on several devices, whose numbers come last"""
     starts: tuple[SliceStart, ...] = ()
@@ -311,39 +299,36 @@ class Template:
         fresh = tuple((b.arg.device, b.arg.size, b.dtype) for b in list(slot_of)[known:])
         results = tuple(TemplateShards.of(base, slot_of) for base in several)
         slot_of.update({base: len(slot_of) + i for i, base in enumerate(several)})
-        items = tuple(TemplateItem(i.ast, tuple(slot_of[b] for b in i.buffers), i.outputs,
-                                   tuple((v.name, v.source, number_of[v.variable] if v.source else v.value)
-                                         for v in i.variables), i.lines, i.program)
-                      for i in schedule.items)
+
+        def numbered(variable: BoundVariable) -> BoundVariable:
+            return variable._replace(value=number_of[variable.variable]) if variable.source else variable
+
+        steps = tuple(Step.of(item, slot_of.__getitem__, numbered) for item in schedule.items)
         views = tuple((structure.position[node],
                        TemplateView.of(view, slot_of) if slot_of.get(view.base, 0) >= known else None)
                       for node, view in schedule.views.items())
         apart = {view.number for _, view in views if view is not None}
         apart.update(shard.number for base in results for shard in base.shards)
         apart.update(slot_of[b] for item in schedule.items if is_exchange(item) for b in item.buffers)
-        inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in apart}
-        return Template(fresh, items, views, _arenas([i.slots for i in items], inner), results, starts)
+        inner = {number: (device, size * dtype.itemsize)
+                 for number, (device, size, dtype) in enumerate(fresh, known) if number not in apart}
+        arenas = tuple((device, plan_arena(values)) for device, values in
+                       lifetimes_by_device([s.places for s in steps], inner).items() if len(values) > 1)
+        return Template(fresh, steps, views, arenas, results, starts)
 
     def over(self, structure: Structure) -> Schedule:
         """The schedule of another graph of that structure."""
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
         buffers += [memory.over(buffers) for memory in self.results]
-        arguments = [*structure.variables, *self.starts]
+        values = [value for *_, value in (*structure.variables, *self.starts)]
+        items = [ScheduleItem(s.ast, tuple([buffers[p] for p in s.places]), s.outputs, tuple([
+            v._replace(value=values[v.value]) if v.source else v for v in s.variables]), s.lines, s.program)
+            for s in self.steps]
         views = {structure.nodes[at]: shared_memory(structure.nodes[at]) if view is None
                  else view.over(buffers) for at, view in self.views}
-        return Schedule([item.over(buffers, arguments) for item in self.items], views,
-                        [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
-                         for device, arena in self.arenas])
-
-
-def _arenas(steps: list[tuple[int, ...]],
-            inner: dict[int, tuple[str, int, DType]]) -> tuple[tuple[str, Arena], ...]:
-    """An arena for the intermediates on each device that has several."""
-    sizes: dict[str, dict[int, int]] = {}
-    for number, (device, size, dtype) in inner.items():
-        sizes.setdefault(device, {})[number] = size * dtype.itemsize
-    return tuple((device, plan_arena(lifetimes(steps, of_device)))
-                 for device, of_device in sizes.items() if len(of_device) > 1)
+        intermediates = [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
+                         for device, arena in self.arenas]
+        return Schedule(items, views, intermediates)
 
 
 def with_program(items: list[ScheduleItem], structure: Structure) -> list[ScheduleItem]:

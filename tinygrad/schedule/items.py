@@ -6,7 +6,7 @@ hold it. Kernels of equal structure have the very same `ast` object, whatever bu
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -47,12 +47,6 @@ class BoundVariable(NamedTuple):
     value: int
     bounds: tuple[int, int] = (0, 0)
 
-    @staticmethod
-    def of(name: str, variable: SliceStart) -> BoundVariable:
-        """What a kernel calls `name`, of a VARIABLE with that argument."""
-        source, low, high, value = variable
-        return BoundVariable(name, source, value, (low, high))
-
     @property
     def variable(self) -> SliceStart:
         """The argument of the VARIABLE that it is in the graph."""
@@ -87,6 +81,26 @@ class ScheduleItem(NamedTuple):
         kind = "kernel" if self.ast.op is Ops.SINK else self.ast.op.name.lower()
         shapes = ", ".join(f"{b.dtype.name}[{b.arg.size}]" for b in self.buffers)
         return f"ScheduleItem({kind} on {self.device}: {shapes})"
+
+
+class Step(NamedTuple):
+    """A `ScheduleItem` on memory that is given by numbers."""
+
+    ast: UOp
+    device: str
+    places: tuple[int, ...]
+    """the numbers of its memory; what is written comes first"""
+    outputs: int
+    variables: tuple[BoundVariable, ...]
+    lines: tuple[int, ...] = ()
+    program: str = ""
+
+    @staticmethod
+    def of(item: ScheduleItem, place: Callable[[UOp], int],
+           variable: Callable[[BoundVariable], BoundVariable]) -> Step:
+        """An item whose BUFFER nodes are at these places, and whose variables are given so."""
+        return Step(item.ast, item.device, tuple(map(place, item.buffers)), item.outputs,
+                    tuple(map(variable, item.variables)), item.lines, item.program)
 
 
 @dataclass(frozen=True)
