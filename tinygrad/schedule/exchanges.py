@@ -83,24 +83,17 @@ def dependences(items: Sequence[ScheduleItem]) -> list[set[int]]:
     """For each step the numbers of those before it that it has to come after: they write what it uses, or
     use what it writes."""
     written: dict[int, int] = {}
-    read: dict[int, list[int]] = {}
+    read: dict[int, set[int]] = {}
     found = []
     for number, item in enumerate(items):
-        after = set()
-        for i, node in enumerate(item.buffers):
-            memory = node.arg.identity
-            if memory in written:
-                after.add(written[memory])
-            if i < item.outputs:
-                after.update(read.get(memory, ()))
-        for i, node in enumerate(item.buffers):
-            memory = node.arg.identity
-            if i < item.outputs:
-                written[memory] = number
-                read[memory] = []
-            else:
-                read.setdefault(memory, []).append(number)
-        found.append(after - {number})
+        used = [node.arg.identity for node in item.buffers]
+        outputs = used[:item.outputs]
+        found.append({written[memory] for memory in used if memory in written}.union(
+            *(read.get(memory, ()) for memory in outputs)))
+        for memory in used:
+            read.setdefault(memory, set()).add(number)
+        for memory in outputs:
+            written[memory], read[memory] = number, set()
     return found
 
 

@@ -44,8 +44,6 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
     accesses = accesses_of(nest)
     store = next(a for a in accesses if a.node is nest.src[output])
     axes = _ranges_of_axes(shape, store)
-    if axes is None:
-        return tuple(range(len(shape)))
     known = _known_to_weights(store)
     if known is not None:
         last, shared = known
@@ -91,16 +89,10 @@ def _axes_of_loops(index: tuple[UOp, ...]) -> list[list[int]]:
     return list(axes_of.values())
 
 
-def _ranges_of_axes(shape: tuple[int, ...], store: MemoryAccess) -> list[UOp | None] | None:
+def _ranges_of_axes(shape: tuple[int, ...], store: MemoryAccess) -> list[UOp | None]:
     """The range that runs over each axis of a row-major store, None for axes of size 1."""
     by_step = {step: r for r, step in store.steps.items()}
-    found: list[UOp | None] = []
-    for axis, extent in enumerate(shape):
-        r = by_step.get(prod(shape[axis + 1:])) if extent > 1 else None
-        if extent > 1 and r is None:
-            return None
-        found.append(r)
-    return found
+    return [by_step[prod(shape[axis + 1:])] if extent > 1 else None for axis, extent in enumerate(shape)]
 
 
 def _known_to_weights(store: MemoryAccess) -> tuple[frozenset[UOp], frozenset[UOp]] | None:
