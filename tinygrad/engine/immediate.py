@@ -76,16 +76,9 @@ def run(structure: Structure, template: Template | None, done: Callable[[], None
         return False
     watcher = observer.active if began else None
     observed: Any = watcher and (structure.observed or watcher.at_once(launch, template, structure))
-    addresses, new = {}, {}
-    for number, node in enumerate(structure.buffers):
-        memory = node.storage.buffer
-        if memory is None or memory._memory is None:
-            return False
-        uses = memory.uses if memory.whole is None else memory.whole.uses
-        if uses is not None and (uses.before_writing() if number in launch.overwritten
-                                 else uses.before_reading()):
-            return False
-        addresses[number] = memory._address or memory.address
+    addresses, new = addresses_of(structure, launch), {}
+    if addresses is None:
+        return False
     for number, device, size, dtype in launch.visible:
         memory = new[number] = Buffer(device, size, dtype).allocate(False, (), not observed)
         if memory.uses is not None and memory.uses.before_writing():
@@ -125,6 +118,21 @@ def run(structure: Structure, template: Template | None, done: Callable[[], None
         times.append(clock())
         observed.ran(times)
     return True
+
+
+def addresses_of(structure: Structure, launch: CommandList) -> dict[int, int] | None:
+    """Where the structure's memory lies, by number; None where some is not there, or in use."""
+    addresses = {}
+    for number, node in enumerate(structure.buffers):
+        memory = node.storage.buffer
+        if memory is None or memory._memory is None:
+            return None
+        uses = memory.uses if memory.whole is None else memory.whole.uses
+        if uses is not None and (uses.before_writing() if number in launch.overwritten
+                                 else uses.before_reading()):
+            return None
+        addresses[number] = memory._address or memory.address
+    return addresses
 
 
 def run_calls(calls: Sequence[KernelCall], addresses: Mapping[int, int], values: Sequence[Any],

@@ -441,14 +441,14 @@ class ScheduleCache:
             items = [i._replace(variables=tuple(
                 [v if v.variable in structure.variables else BoundVariable(v.name, "", v.value)
                  for v in i.variables])) for i in schedule.items]
-            self.keep_observed(Template.of(replace(schedule, items=items, views=new), structure), structure)
+            self.keep(Template.of(replace(schedule, items=items, views=new), structure), structure)
         known = {sink: held for sink, node in results.items() if (held := storage_view(node)) is not None}
         schedule.views.update(known | new)
         return schedule
 
     def kept(self, template: Template, structure: Structure) -> Schedule:
         """The schedule of a structure by its template, which is new and kept."""
-        self.keep_observed(template, structure)
+        self.keep(template, structure)
         return template.over(structure)
 
     def known_again(self, template: Template, structure: Structure) -> Schedule:
@@ -469,13 +469,11 @@ class ScheduleCache:
 
         return self.kept(make() if self.disk is None else self.disk.get_or_make(structure, make), structure)
 
-    def keep_observed(self, template: Template, structure: Structure) -> None:
+    def keep(self, template: Template, structure: Structure) -> None:
         """Keep a new template, with the lines of its graph where somebody records."""
         if (watcher := observer.active) is not None:
             template.node_lines = watcher.lines_of_nodes(structure)
-        self.keep(structure.key, template)
-
-    def keep(self, key: tuple[Any, ...], template: Template) -> None:
+        key = structure.key
         with self.lock:
             if key not in self.templates:
                 self.size += len(key)

@@ -352,12 +352,11 @@ class _ScheduleWriter:
         return any(cuts_loop(order, index) for index in self.read_again(node))
 
     def order_of_readers(self, node: UOp) -> tuple[int, ...]:
-        """The order of a node's axes in which all who read it again and again walk on; their own where there
-        is none."""
-        in_order = order = tuple(range(len(node.shape)))
+        """The order of a node's axes in which those who read it again and again walk on."""
+        order = tuple(range(len(node.shape)))
         for index in self.read_again(node):
             order = with_axes_joined(order, index)
-        return in_order if self.is_read_flattened(node, order) else order
+        return order
 
     def read_again(self, node: UOp) -> list[tuple[UOp, ...]]:
         """The items of a node that kernels read again and again: a fully connected layer, for each of its

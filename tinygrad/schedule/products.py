@@ -35,8 +35,7 @@ def product_of(node: UOp) -> UOp | None:
     value = node.src[0]
     if value.op is Ops.WHERE and value.src[2].is_zero:
         value = value.src[1]
-    while value.op is Ops.CAST:
-        value = value.src[0]
+    value = uncast(value)
     return value if value.op is Ops.MUL else None
 
 
