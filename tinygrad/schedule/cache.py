@@ -27,7 +27,6 @@ from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import NotPortable, Writer
 from tinygrad.graph.sharding import Layout, Sharding
-from tinygrad.graph.sizes import Size
 from tinygrad.graph.template import expanded
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
@@ -357,11 +356,6 @@ def on_several_devices(outputs: Sequence[UOp]) -> bool:
     return Sharding.exists and any(is_sharded.of(s) for s in outputs)
 
 
-def has_sizes(outputs: Sequence[UOp]) -> bool:
-    """Whether sizes that are not known are below `outputs`."""
-    return Size.exists and any(s.has_sizes for s in outputs)
-
-
 class PersistentTemplates(Protocol):
     """Templates that outlive the process."""
 
@@ -381,14 +375,13 @@ class ScheduleCache:
 
     def schedule(self, sinks: Sequence[UOp]) -> Schedule:
         """The steps that compute `sinks`, each a tensor-graph node."""
+        structure = self.structure_of(sinks)
+        if structure is not None:
+            return self.of_structure(structure, self.known(structure))
         outputs = unrealized(sinks)
         if not outputs:
             return Schedule()
-        sharded = on_several_devices(outputs)
-        if has_sizes(outputs):
-            return self.of_stand_ins((ShardedResults if sharded else PaddedShapes)(outputs))
-        structure = Structure(outputs, sharded)
-        return self.of_structure(structure, self.known(structure))
+        return self.of_stand_ins((ShardedResults if on_several_devices(outputs) else PaddedShapes)(outputs))
 
     def of_stand_ins(self, graph: ShardedResults | PaddedShapes) -> Schedule:
         """The schedule of the graph that stands for another, and the views that hold the values of that."""
@@ -400,7 +393,7 @@ class ScheduleCache:
         """The structure of what is still to be computed of `sinks`; None where there is nothing to compute,
         or not of known sizes."""
         outputs = unrealized(sinks)
-        if not outputs or has_sizes(outputs):
+        if not outputs or any(s.has_sizes for s in outputs):
             return None
         return Structure(outputs, on_several_devices(outputs))
 
