@@ -452,7 +452,10 @@ class _KernelGraph:
         return UOp.new(Ops.LIVE_OUT, node.dtype, (value, self.written(condition)))
 
 
-def _passed_up(node: UOp) -> UOp | None:
+@Synthesized
+def live_out_condition(node: UOp) -> UOp | None:
+    """The condition outside which the items of a node do not matter, since what it is computed from item by
+    item does not; None where none is known. (A WHERE may choose something else there.)"""
     if node.op is Ops.LIVE_OUT:
         return node.src[1]
     if node.op is Ops.CONTIGUOUS:
@@ -464,8 +467,3 @@ def _passed_up(node: UOp) -> UOp | None:
         found = (live_out_condition.of(source) for source in reversed(node.src))
         return next((condition for condition in found if condition is not None), None)
     return None
-
-
-live_out_condition = Synthesized(_passed_up, "_live_out_condition")
-"""The condition outside which the items of a node do not matter, since what it is computed from item by item
-does not; None where none is known. (A WHERE may choose something else there.)"""
