@@ -213,8 +213,7 @@ class GraphSummary:
         if any(c.view_maps != maps for c in found):
             return
         if node.op in Family.MOVEMENT:
-            base = self.cones.get(node.base)
-            maps = self.view_map_of(node), *(base.view_maps if base is not None else ())
+            maps = self.view_map_of(node), *self.cones[node.base].view_maps
         inside = frozenset[UOp]().union(*(c.nodes for c in found))
         if len(inside) >= MOST_IN_EPILOGUE:
             return
