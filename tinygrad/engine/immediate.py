@@ -23,6 +23,7 @@ from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import BEAM, complete
 from tinygrad.schedule.cache import Structure, Template
+from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.memory_views import shared_memory
 
 MOST_KERNELS = 32
@@ -53,9 +54,8 @@ class CommandList:
     """the numbers of the structure's buffers that are written to"""
     visible: tuple[tuple[int, str, int, DType], ...]
     """(number, device, items, dtype) of the new memory that views show"""
-    inner: tuple[tuple[int, int], ...]
-    """(number, offset in bytes) of the memory that only the kernels use, in one piece"""
-    inner_bytes: int
+    inner: Arena
+    """where the memory that only the kernels use lies"""
     device: str
     work: Estimate
     sites: tuple[tuple[CompiledKernel, tuple[int, ...]], ...]
@@ -84,12 +84,12 @@ def run(structure: Structure, template: Template | None, done: Callable[[], None
         if memory.uses is not None and memory.uses.before_writing():
             return False
         addresses[number] = memory.address
-    if launch.inner:
+    if launch.inner.size:
         lines = observed.lines if observed else ()
-        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(False, lines)
+        arena = Buffer(launch.device, launch.inner.size, dtypes.uint8).allocate(False, lines)
         if arena.uses is not None and arena.uses.before_writing():
             return False
-        addresses.update((number, arena.address + offset) for number, offset in launch.inner)
+        addresses.update((number, arena.address + offset) for number, offset in launch.inner.offsets.items())
     values = [value for _, _, _, value in structure.variables] if structure.variables else ()
     if None in values:
         return False
@@ -192,13 +192,8 @@ def launch_of(template: Template, structure: Structure) -> CommandList | bool:
         calls.append(KernelCall(kernel.program, step.places, bound, kernel.extent))
     shown = {view.number for _, view in template.views if view is not None}
     shown.update(shard.number for memory in template.results for shard in memory.shards)
-    numbered = list(enumerate(template.fresh, given))
-    visible = tuple((number, *spec) for number, spec in numbered if number in shown)
-    offsets = dict(template.arenas[0][1].offsets) if template.arenas else {
-        number: 0 for number, _ in numbered if number not in shown}
-    inner_bytes = template.arenas[0][1].size if template.arenas else max(
-        (size * dtype.itemsize for number, (_, size, dtype) in numbered if number in offsets), default=0)
+    visible = tuple((number, *spec) for number, spec in enumerate(template.fresh, given) if number in shown)
+    arena = template.arenas[0][1] if template.arenas else Arena(0, {})
     work = sum((kernel.estimate for kernel in kernels), NO_WORK)
     sites = tuple((kernel, step.lines) for kernel, step in zip(kernels, template.steps, strict=True))
-    return CommandList(queue, BEAM.value, tuple(calls), overwritten, visible, tuple(offsets.items()),
-                       inner_bytes, name, work, sites)
+    return CommandList(queue, BEAM.value, tuple(calls), overwritten, visible, arena, name, work, sites)

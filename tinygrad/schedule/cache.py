@@ -267,7 +267,7 @@ class Template:
     """for each node that gets a value: its position, and the view that will hold it; None where that is
     memory which it shares with other nodes of the structure"""
     arenas: tuple[tuple[str, Arena], ...]
-    """for each device that has several intermediates, where those lie"""
+    """for each device that has intermediates, where those lie"""
     results: tuple[TemplateShards, ...] = ()
     """memory on several devices, whose numbers come last"""
     starts: tuple[SliceStart, ...] = ()
@@ -312,7 +312,7 @@ class Template:
         inner = {number: (device, size * dtype.itemsize)
                  for number, (device, size, dtype) in enumerate(fresh, known) if number not in apart}
         arenas = tuple((device, plan_arena(values)) for device, values in
-                       lifetimes_by_device([s.places for s in steps], inner).items() if len(values) > 1)
+                       lifetimes_by_device([s.places for s in steps], inner).items())
         return Template(fresh, steps, views, arenas, results, starts)
 
     def over(self, structure: Structure) -> Schedule:
