@@ -63,7 +63,7 @@ FAMILIES = (
                                 "nn.attention")),
     Family("optim", "Optimizers, schedules, initial values", ("nn.optim", "nn.lr_scheduler", "nn.utils",
                                                               "nn.init")),
-    Family("parallel", "Training on several devices", ("nn.parallel", "nn.pipeline", "graph.mesh")),
+    Family("parallel", "Training on several devices", ("nn.parallel", "nn.pipeline", "functional.mesh")),
     Family("state", "Weights in files", ("nn.state", "nn.checkpoints", "nn.gguf_files")),
     Family("jit", "TinyJit", ("jit.jit",)),
     Family("dtype", "Number types", ("dtype",)),

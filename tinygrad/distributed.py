@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tinygrad.device import Device
-from tinygrad.graph.mesh import Mesh
+from tinygrad.functional.mesh import Mesh
 from tinygrad.runtime import rank as ranks
 from tinygrad.runtime.rank_exchange import KIND, name_of
 from tinygrad.tensor import Tensor

@@ -15,7 +15,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.graph import symbolic
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
-from tinygrad.shape.shapetracker import ShapeTracker
+from tinygrad.shape.shapetracker import ShapeTracker, after_movements
 from tinygrad.shape.view import View
 
 Movement = tuple[str, Any]
@@ -151,7 +151,7 @@ def test_chain_reads_what_numpy_reads(chain: tuple[tuple[int, ...], list[Movemen
     node = UOp.new_buffer("CPU", memory.size, dtypes.int32).reshape(base)
     for op, argument in movements:
         expected = move_array(expected, op, argument)
-        tracker = tracker.moved(Ops[op.upper()], argument)
+        tracker = after_movements(tracker, ((Ops[op.upper()], argument),))
         node = getattr(node, op)(argument)
     assert tracker.shape == expected.shape == node.st.shape
     np.testing.assert_array_equal(read(tracker, memory), expected)
@@ -191,7 +191,7 @@ def test_indices_are_coordinates_of_the_base(chain: tuple[tuple[int, ...], list[
     array = expected
     for op, argument in movements:
         array = move_array(array, op, argument)
-        tracker = tracker.moved(Ops[op.upper()], argument)
+        tracker = after_movements(tracker, ((Ops[op.upper()], argument),))
     ranges, values = coordinates_of(tracker.shape)
     indices, valid = tracker.indices(ranges, base)
     holds = np.broadcast_to(np.asarray(evaluate(valid, values), bool), tracker.shape)
@@ -207,7 +207,7 @@ def test_strides_are_the_steps_between_addresses(chain: tuple[tuple[int, ...], l
     base, movements = chain
     tracker = ShapeTracker.contiguous_of(base)
     for op, argument in movements:
-        tracker = tracker.moved(Ops[op.upper()], argument)
+        tracker = after_movements(tracker, ((Ops[op.upper()], argument),))
     ranges, values = coordinates_of(tracker.shape)
     offset, valid = tracker.index(ranges)
     address = np.broadcast_to(np.asarray(evaluate(offset, values), np.int64), tracker.shape)
@@ -276,7 +276,7 @@ def _image_windows() -> UOp:
 def test_what_is_known_of_coordinates_separates_axes() -> None:
     """Half of a column, which may be one too many, is no row further where columns are known to be fewer."""
     row, column = UOp.range(56, 1), UOp.range(56, 2)
-    blocks = ShapeTracker.contiguous_of((28, 2, 28)).moved(Ops.RESHAPE, (56, 28))
+    blocks = after_movements((28, 2, 28), ((Ops.RESHAPE, (56, 28)),))
     half = (column + 1) // 2
     alone, _ = blocks.indices((row, half), (28, 2, 28))
     known, _ = blocks.indices((row, half), (28, 2, 28), column < 55)

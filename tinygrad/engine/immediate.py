@@ -21,9 +21,10 @@ from tinygrad.device.queue import ThreadedQueue, clock
 from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import BEAM, Uninterrupted, complete
-from tinygrad.schedule.cache import Structure, Template, TemplateShards, TemplateView
-from tinygrad.schedule.memory_views import over_memory
+from tinygrad.helpers import BEAM, complete
+from tinygrad.schedule.cache import Structure, Template
+from tinygrad.schedule.memory import Arena
+from tinygrad.schedule.memory_views import shared_memory
 
 MOST_KERNELS = 32
 """Kernels up to which a template is looked at: what has more takes longer than handing it over."""
@@ -49,19 +50,12 @@ class CommandList:
     beam: int
     """how wide a search the kernels' plans come from"""
     calls: tuple[KernelCall, ...]
-    views: tuple[tuple[int, TemplateView], ...]
-    """for each node that gets a value, its position in the structure and what shows it"""
     overwritten: tuple[int, ...]
     """the numbers of the structure's buffers that are written to"""
-    in_place: tuple[int, ...]
-    """the positions of nodes whose values are in memory that was there before"""
     visible: tuple[tuple[int, str, int, DType], ...]
     """(number, device, items, dtype) of the new memory that views show"""
-    results: tuple[tuple[int, TemplateShards], ...]
-    """memory of several devices of the host, which is all on one of them, by its number"""
-    inner: tuple[tuple[int, int], ...]
-    """(number, offset in bytes) of the memory that only the kernels use, in one piece"""
-    inner_bytes: int
+    inner: Arena
+    """where the memory that only the kernels use lies"""
     device: str
     work: Estimate
     sites: tuple[tuple[CompiledKernel, tuple[int, ...]], ...]
@@ -82,27 +76,20 @@ def run(structure: Structure, template: Template | None, done: Callable[[], None
         return False
     watcher = observer.active if began else None
     observed: Any = watcher and (structure.observed or watcher.at_once(launch, template, structure))
-    addresses, new = {}, {}
-    for number, node in enumerate(structure.buffers):
-        memory = node.storage.buffer
-        if memory is None or memory._memory is None:
-            return False
-        uses = memory.uses if memory.whole is None else memory.whole.uses
-        if uses is not None and (uses.before_writing() if number in launch.overwritten
-                                 else uses.before_reading()):
-            return False
-        addresses[number] = memory._address or memory.address
+    addresses, new = addresses_of(structure, launch), {}
+    if addresses is None:
+        return False
     for number, device, size, dtype in launch.visible:
         memory = new[number] = Buffer(device, size, dtype).allocate(False, (), not observed)
         if memory.uses is not None and memory.uses.before_writing():
             return False
         addresses[number] = memory.address
-    if launch.inner:
+    if launch.inner.size:
         lines = observed.lines if observed else ()
-        arena = Buffer(launch.device, launch.inner_bytes, dtypes.uint8).allocate(False, lines)
+        arena = Buffer(launch.device, launch.inner.size, dtypes.uint8).allocate(False, lines)
         if arena.uses is not None and arena.uses.before_writing():
             return False
-        addresses.update((number, arena.address + offset) for number, offset in launch.inner)
+        addresses.update((number, arena.address + offset) for number, offset in launch.inner.offsets.items())
     values = [value for _, _, _, value in structure.variables] if structure.variables else ()
     if None in values:
         return False
@@ -112,17 +99,40 @@ def run(structure: Structure, template: Template | None, done: Callable[[], None
         if not queue.runs_here(launch.work.seconds, ()):
             return False
         if launch.overwritten:
-            run_to_the_end(structure, launch, addresses, values, new, times, done, observed)
+            before = queue.accepted
+
+            def rest() -> None:
+                """What is left: an exception (Ctrl-C) comes after it, or the writes would be done again."""
+                run_calls(launch.calls[queue.accepted - before:], addresses, values, times)
+                show(structure, template, new, observed)
+                done()
+
+            complete(rest)
         else:
             run_calls(launch.calls, addresses, values, times)
     launch.work.count(len(launch.calls))
     if not launch.overwritten:
-        show(structure, launch, new, observed)
+        show(structure, template, new, observed)
         complete(done)
     if watcher is not None:
         times.append(clock())
         observed.ran(times)
     return True
+
+
+def addresses_of(structure: Structure, launch: CommandList) -> dict[int, int] | None:
+    """Where the structure's memory lies, by number; None where some is not there, or in use."""
+    addresses = {}
+    for number, node in enumerate(structure.buffers):
+        memory = node.storage.buffer
+        if memory is None or memory._memory is None:
+            return None
+        uses = memory.uses if memory.whole is None else memory.whole.uses
+        if uses is not None and (uses.before_writing() if number in launch.overwritten
+                                 else uses.before_reading()):
+            return None
+        addresses[number] = memory._address or memory.address
+    return addresses
 
 
 def run_calls(calls: Sequence[KernelCall], addresses: Mapping[int, int], values: Sequence[Any],
@@ -139,78 +149,51 @@ def run_calls(calls: Sequence[KernelCall], addresses: Mapping[int, int], values:
             times.append(clock())
 
 
-def run_to_the_end(structure: Structure, launch: CommandList, addresses: Mapping[int, int],
-                   values: Sequence[Any], new: dict[int, Buffer], times: list[float],
-                   done: Callable[[], None], observed: Any) -> None:
-    """Run the kernels and note what they computed. Once one has overwritten memory, an exception (Ctrl-C)
-    comes after all the rest: it would be done again otherwise."""
-    queue, before = launch.queue, launch.queue.accepted
-    try:
-        run_calls(launch.calls, addresses, values, times)
-        show(structure, launch, new, observed)
-        done()
-    except BaseException:
-        with Uninterrupted():
-            if begun := queue.accepted - before:
-                run_calls(launch.calls[begun:], addresses, values, [])
-                show(structure, launch, new, observed)
-                done()
-        raise
-
-
-def show(structure: Structure, launch: CommandList, new: dict[int, Buffer], observed: Any = None) -> None:
+def show(structure: Structure, template: Template, new: dict[int, Buffer], observed: Any = None) -> None:
     """Let the structure's nodes stand for what was computed, of which new memory is `observed`."""
-    nodes = dict(enumerate(structure.buffers)) if launch.results else {}
+    nodes = dict(enumerate(structure.buffers)) if template.results else {}
     for number, memory in new.items():
         node = nodes[number] = UOp.new_buffer(memory.device, memory.size, memory.dtype)
         node.storage.buffer = memory
         if observed:
             memory.change = observed.memory[number]
-    for number, shards in launch.results:
+    for number, shards in enumerate(template.results, len(structure.buffers) + len(template.fresh)):
         nodes[number] = shards.over(nodes)
-    for position, view in launch.views:
-        structure.nodes[position].set_realized_view(view.over(nodes))
-    for position in launch.in_place:
+    for position, view in template.views:
         node = structure.nodes[position]
-        node.set_realized_view(over_memory(node))
+        node.set_realized_view(shared_memory(node) if view is None else view.over(nodes))
 
 
 def launch_of(template: Template, structure: Structure) -> CommandList | bool:
     """The launch of a template; False where it has none: memory of several devices, copies, devices without
     threads of the host, writes into memory by kernels that may fail."""
     given = len(structure.buffers)
-    written = {slot for item in template.items for slot in item.slots[:item.outputs]}
+    written = {slot for step in template.steps for slot in step.places[:step.outputs]}
     overwritten = tuple(sorted(slot for slot in written if slot < given))
     devices = {device for device, _, _ in template.fresh}
     devices.update(structure.buffers[number].arg.device for number in overwritten)
-    if len(devices) != 1 or len(template.items) > MOST_KERNELS or not template.items:
+    if len(devices) != 1 or len(template.steps) > MOST_KERNELS or not template.steps:
         return False
     (name,) = devices
     queue = Device[name].queue
-    transfers = any(item.ast.op in Family.TRANSFER for item in template.items)
-    in_place = tuple(position for position, view in template.views if view is None)
-    if not isinstance(queue, ThreadedQueue) or transfers or (in_place and not overwritten):
+    transfers = any(step.ast.op in Family.TRANSFER for step in template.steps)
+    shares_memory = any(view is None for _, view in template.views)
+    if not isinstance(queue, ThreadedQueue) or transfers or (shares_memory and not overwritten):
         return False
     if overwritten and queue.may_fail:
         return False
-    kernels = [compiled_kernel(item.ast, name) for item in template.items]
+    kernels = [compiled_kernel(step.ast, name) for step in template.steps]
     calls = []
     known = {len(structure.variables) + i: start[-1] for i, start in enumerate(template.starts)}
-    for item, kernel in zip(template.items, kernels, strict=True):
-        bound = tuple((bool(source) and number not in known, known.get(number, number) if source else number)
-                      for _, source, number in kernel.takes(item.variables))
-        calls.append(KernelCall(kernel.program, item.slots, bound, kernel.extent))
-    views = tuple((position, view) for position, view in template.views if view is not None)
-    shown = {view.number for _, view in views}
+    for step, kernel in zip(template.steps, kernels, strict=True):
+        bound = tuple((bool(v.source) and v.value not in known,
+                       known.get(v.value, v.value) if v.source else v.value)
+                      for v in kernel.takes(step.variables))
+        calls.append(KernelCall(kernel.program, step.places, bound, kernel.extent))
+    shown = {view.number for _, view in template.views if view is not None}
     shown.update(shard.number for memory in template.results for shard in memory.shards)
-    numbered = list(enumerate(template.fresh, given))
-    visible = tuple((number, *spec) for number, spec in numbered if number in shown)
-    results = tuple(enumerate(template.results, given + len(template.fresh)))
-    offsets = dict(template.arenas[0][1].offsets) if template.arenas else {
-        number: 0 for number, _ in numbered if number not in shown}
-    inner_bytes = template.arenas[0][1].size if template.arenas else max(
-        (size * dtype.itemsize for number, (_, size, dtype) in numbered if number in offsets), default=0)
+    visible = tuple((number, *spec) for number, spec in enumerate(template.fresh, given) if number in shown)
+    arena = template.arenas[0][1] if template.arenas else Arena(0, {})
     work = sum((kernel.estimate for kernel in kernels), NO_WORK)
-    sites = tuple((kernel, item.lines) for kernel, item in zip(kernels, template.items, strict=True))
-    return CommandList(queue, BEAM.value, tuple(calls), views, overwritten, in_place, visible,
-                       results, tuple(offsets.items()), inner_bytes, name, work, sites)
+    sites = tuple((kernel, step.lines) for kernel, step in zip(kernels, template.steps, strict=True))
+    return CommandList(queue, BEAM.value, tuple(calls), overwritten, visible, arena, name, work, sites)

@@ -34,7 +34,7 @@ from tinygrad.graph.sizes import before_reading, when_decided
 from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, GlobalCounters, Uninterrupted, colored, complete, engine_lock
-from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem
+from tinygrad.schedule.items import Intermediates, Schedule, ScheduleItem, Step
 from tinygrad.schedule.persistent_cache import schedules
 
 if hasattr(os, "register_at_fork"):
@@ -389,7 +389,7 @@ def allocate(node: UOp) -> Buffer:
 class Prepared(NamedTuple):
     """A step with everything that can fail done."""
 
-    item: ScheduleItem
+    item: ScheduleItem | Step
     buffers: list[Buffer]
     kernel: CompiledKernel | None
     """None for a copy, and for what another process runs"""

@@ -25,12 +25,12 @@ from tinygrad.device import Buffer, Device, RepeatedUse
 from tinygrad.device.queue import CommandQueue, GatheredCopy, ThreadedQueue, written_and_read
 from tinygrad.dtype import dtypes
 from tinygrad.engine.copying import transfer_of
-from tinygrad.engine.realize import Submission, allocate
+from tinygrad.engine.realize import Prepared, Submission, allocate
 from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, complete
-from tinygrad.schedule.items import BoundVariable
-from tinygrad.schedule.memory import Lifetime, lifetimes, plan_arena
+from tinygrad.schedule.items import BoundVariable, Step
+from tinygrad.schedule.memory import Lifetime, lifetimes_by_device, plan_arena
 
 _USES = attrgetter("uses")
 
@@ -81,21 +81,6 @@ class Place:
         if self.content is not None:
             buffer.copyin(self.content.view(np.uint8).data)
         return buffer
-
-
-@dataclass(frozen=True)
-class Step:
-    """A kernel (a SINK) or a copy, on places; those written come first."""
-
-    ast: UOp
-    device: str
-    places: tuple[int, ...]
-    outputs: int
-    variables: tuple[BoundVariable, ...]
-    """without a source: the value never changes"""
-    lines: tuple[int, ...] = ()
-    """as a `ScheduleItem` has them"""
-    program: str = ""
 
 
 @dataclass
@@ -248,7 +233,8 @@ class StepKernel(NamedTuple):
 
 
 class Replay:
-    """Steps with compiled kernels and memory for what is internal."""
+    """Steps with compiled kernels and memory for what is internal. A variable of theirs without a source
+    keeps its value."""
 
     def __init__(self, places: Sequence[Place], steps: Sequence[Step]) -> None:
         self.places = places
@@ -377,16 +363,9 @@ class Replay:
 
     def run_alone(self, number: int, run: Submission, given: Mapping[int, Buffer], values: Values) -> None:
         kernel, step = self.kernels[number], self.steps[number]
-        if (watcher := observer.active) is not None:
-            watcher.begin_step(step.lines)
         buffers = [self.held[p] if p in self.held else given[p] for p in step.places]
-        if step.ast.op in Family.TRANSFER:
-            run.transfer(step.ast, buffers, step.program)
-        elif kernel is None:
-            run.pass_over()
-        else:
-            numbers = [values.of(v) for v in kernel.takes(step.variables)]
-            run.kernel(kernel, step.device, buffers, step.outputs, numbers)
+        variables = [] if kernel is None else [values.of(v) for v in kernel.takes(step.variables)]
+        Prepared(step, buffers, kernel, variables).run(run)
 
 
 def exchanged_places(places: Sequence[Place], steps: Sequence[Step]) -> set[int]:
@@ -399,13 +378,10 @@ def exchanged_places(places: Sequence[Place], steps: Sequence[Step]) -> set[int]
 
 def internal_lifetimes(places: Sequence[Place], steps: Sequence[Step]) -> dict[str, dict[int, Lifetime]]:
     """By device, and there by their numbers: the lifetimes of the INTERNAL places that share memory."""
-    on_device: dict[str, dict[int, int]] = {}
     exchanged = exchanged_places(places, steps)
-    for number, place in enumerate(places):
-        if place.kind is SlotKind.INTERNAL and number not in exchanged:
-            on_device.setdefault(place.device, {})[number] = place.nbytes
-    used = [s.places for s in steps]
-    return {device: lifetimes(used, sizes) for device, sizes in on_device.items()}
+    shared = {number: (place.device, place.nbytes) for number, place in enumerate(places)
+              if place.kind is SlotKind.INTERNAL and number not in exchanged}
+    return lifetimes_by_device([s.places for s in steps], shared)
 
 
 def share_memory(places: Sequence[Place], steps: Sequence[Step]) -> dict[int, Buffer]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from tinygrad.device import canonical_device
 from tinygrad.dtype import DType
+from tinygrad.functional.mesh import Mesh
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.leaf_tensors import is_leaf
-from tinygrad.graph.mesh import Mesh
 from tinygrad.graph.sharding import Devices, Sharding
 from tinygrad.graph.sizes import Size
 from tinygrad.helpers import exclusive

@@ -21,7 +21,7 @@ class Attribute(Generic[T]):
 
     def __init__(self, rule: Callable[[UOp], T], name: str = "") -> None:
         self.rule = rule
-        self.name = name
+        self.name = name or rule.__name__
         self.__doc__ = rule.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:

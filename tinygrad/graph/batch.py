@@ -45,13 +45,14 @@ def placeholders() -> Iterator[None]:
 
 def is_unknown(uop: UOp) -> bool:
     """Whether this thread is in such a block and the value of `uop` depends on a placeholder."""
-    return _state.depth > 0 and DEPENDS_ON_PLACEHOLDER.of(uop)
+    return _state.depth > 0 and has_placeholder.of(uop)
 
 
-DEPENDS_ON_PLACEHOLDER: Synthesized[bool] = Synthesized(
-    lambda node: (node.op is Ops.BUFFER and node.storage.is_placeholder)
-    or any([DEPENDS_ON_PLACEHOLDER.of(s) for s in node.src]), "_has_placeholder")
-"""Whether a placeholder is below, or this is one."""
+@Synthesized
+def has_placeholder(node: UOp) -> bool:
+    """Whether a placeholder is below, or this is one."""
+    return (node.op is Ops.BUFFER and node.storage.is_placeholder) \
+        or any([has_placeholder.of(s) for s in node.src])
 
 
 def placeholder(device: str, shape: Shape, dtype: DType) -> UOp:

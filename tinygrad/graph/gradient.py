@@ -16,7 +16,6 @@ from functools import partial
 from typing import TypeAlias
 
 from tinygrad import observer
-from tinygrad.dtype import dtypes
 from tinygrad.graph.elementary import derivative_of_sine
 from tinygrad.graph.joining import padded_with
 from tinygrad.graph.node_flags import COSTLY, READS, Argument
@@ -112,12 +111,6 @@ def _reduce(g: UOp, node: UOp) -> SourceGradients:
     return (g.expand(src.shape) * _products_of_others(src, axes),)
 
 
-FACTORS = 8
-"""Items of which each gets the product of the others by multiplying all of them; longer axes are cut into
-groups of this many. n log n work for the first derivative, and nothing is divided, so that zeros, infinities
-and derivatives of every order are right."""
-
-
 def _products_of_others(x: UOp, axes: Sequence[int]) -> UOp:
     """For each item the product of all others along `axes`, in the shape of `x`."""
     if is_symbolic([x.shape[i] for i in axes]):
@@ -131,34 +124,17 @@ def _products_of_others(x: UOp, axes: Sequence[int]) -> UOp:
 
 
 def _others_of_last_axis(x: UOp) -> UOp:
-    """Short axes: every item against every other. Long ones: the others of the group, times the other
-    groups."""
+    """Each item gets the other one of its pair, times what all other pairs come to. Nothing is divided, so
+    zeros, infinities and derivatives of every order are right."""
     *lead, size = x.shape
-    if size <= FACTORS:
-        return _others_of_group(x)
-    groups = ceildiv(size, FACTORS)
-    ends = [(0, 0)] * len(lead) + [(0, groups * FACTORS - size)]
-    whole = padded_with(x, ends, 1)
-    grouped = whole.reshape((*lead, groups, FACTORS))
-    totals = grouped.reduce(Ops.MUL, (len(lead) + 1,)).reshape((*lead, groups))
-    other_groups = _others_of_last_axis(totals).reshape((*lead, groups, 1)).expand(grouped.shape)
-    products = (_others_of_group(grouped) * other_groups).reshape(whole.shape)
-    return products.shrink([(0, n) for n in x.shape])
-
-
-def _others_of_group(x: UOp) -> UOp:
-    """Every item of a short last axis becomes 1 for itself, and all are multiplied."""
-    *lead, size = x.shape
-    grid = (*lead, size, size)
-    diagonal = _diagonal(size).reshape((*(1,) * len(lead), size, size)).expand(grid)
-    factors = diagonal.where(1, x.reshape((*lead, 1, size)).expand(grid))
-    return factors.reduce(Ops.MUL, (len(lead) + 1,)).reshape(x.shape)
-
-
-def _diagonal(size: int) -> UOp:
-    """The identity matrix, of bools: ones `size + 1` apart."""
-    spaced = UOp.const(True, dtypes.bool, (size, 1)).pad(((0, 0), (0, size))).reshape((size * (size + 1),))
-    return spaced.shrink(((0, size * size),)).reshape((size, size))
+    if size <= 1:
+        return UOp.const(1, x.dtype, x.shape)
+    whole = padded_with(x, [(0, 0)] * len(lead) + [(0, size % 2)], 1)
+    paired = whole.reshape((*lead, ceildiv(size, 2), 2))
+    pairs = paired.reduce(Ops.MUL, (len(lead) + 1,))
+    other_pairs = _others_of_last_axis(pairs.reshape(pairs.shape[:-1])).reshape(pairs.shape)
+    products = paired.stride((1,) * (len(lead) + 1) + (-1,)) * other_pairs.expand(paired.shape)
+    return products.reshape(whole.shape).shrink([(0, n) for n in x.shape])
 
 
 def _stride(g: UOp, node: UOp) -> SourceGradients:

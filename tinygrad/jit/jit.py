@@ -25,7 +25,7 @@ import numpy as np
 from tinygrad import observer
 from tinygrad.device.queue import clock
 from tinygrad.engine.realize import Capture, JitError, realize_uops
-from tinygrad.engine.replay import Place, SlotKind, Step
+from tinygrad.engine.replay import Place, SlotKind
 from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf, values_view
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import unbound
@@ -47,7 +47,7 @@ from tinygrad.jit.repeat import MISSED, RepeatedCall, repeated_call
 from tinygrad.jit.saved import Saved, load, save
 from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.jit.trace import GIVEN_UP, SEED, Output, Trace, argument_source
-from tinygrad.schedule.items import BoundVariable
+from tinygrad.schedule.items import BoundVariable, Step
 from tinygrad.tensor import Tensor, generator
 from tinygrad.tensor.live import live_tensors, pending_assignments
 from tinygrad.tensor.modes import is_transforming
@@ -445,9 +445,7 @@ class TraceBuilder:
         self.counters = {generator.counter_name(device): device for device in generator.counters()}
         """by the name of its VARIABLE: whose counter it is"""
         self.seed = self.fixed_seed()
-        self.steps = [Step(i.ast, i.device, tuple(self.place(b) for b in i.buffers), i.outputs,
-                           tuple(self.variable(v) for v in i.variables), i.lines, i.program)
-                      for i in capture.items]
+        self.steps = [Step.of(item, self.place, self.variable) for item in capture.items]
 
     def variable(self, variable: BoundVariable) -> BoundVariable:
         """The variable, with what gives it a value in a replay as its source: nothing if it stays as it

@@ -25,7 +25,7 @@ from tinygrad.codegen.kernel_cache import Written, kernel_key
 from tinygrad.codegen.program import compile_source
 from tinygrad.dtype import DType
 from tinygrad.engine.realize import JitError
-from tinygrad.engine.replay import Place, SlotKind, Step
+from tinygrad.engine.replay import Place, SlotKind
 from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.portable import Reader, Writer, dtype_of
@@ -38,7 +38,7 @@ from tinygrad.jit.captured_state import Captured, GradientUse, TensorGuard, is_u
 from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.jit.trace import Output, Trace
 from tinygrad.schedule.cache import TemplateView
-from tinygrad.schedule.items import BoundVariable
+from tinygrad.schedule.items import BoundVariable, Step
 from tinygrad.store import offered, recorded
 from tinygrad.tensor import Tensor
 

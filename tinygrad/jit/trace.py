@@ -15,7 +15,7 @@ from typing import Any
 
 from tinygrad.device import Buffer
 from tinygrad.engine.realize import JitError, allocate
-from tinygrad.engine.replay import Lasting, Place, Replay, SlotKind, Step, Values
+from tinygrad.engine.replay import Lasting, Place, Replay, SlotKind, Values
 from tinygrad.graph.leaf_tensors import LeafIndex
 from tinygrad.graph.sizes import bound
 from tinygrad.graph.storage import Overwriting, Storage
@@ -26,6 +26,7 @@ from tinygrad.jit.arrays import HostData
 from tinygrad.jit.captured_state import Captured, compute_readers, is_tracked, set_gradient
 from tinygrad.jit.guard_table import Guard
 from tinygrad.jit.shape_guards import ShapeGuards
+from tinygrad.schedule.items import Step
 from tinygrad.tensor import Tensor, generator
 from tinygrad.tensor.live import live_tensors
 

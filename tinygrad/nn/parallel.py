@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from tinygrad.graph.mesh import Mesh as Mesh
+from tinygrad.functional.mesh import Mesh as Mesh
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Sharding
 from tinygrad.graph.uop import UOp

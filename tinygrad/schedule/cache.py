@@ -27,22 +27,23 @@ from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import NotPortable, Writer
 from tinygrad.graph.sharding import Layout, Sharding
-from tinygrad.graph.sizes import Size
 from tinygrad.graph.template import expanded
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
 from tinygrad.schedule.copies import contiguous_part
-from tinygrad.schedule.dynamic_slice import (
-    DynamicSlices,
-    SliceStart,
-    is_short_slice_of_memory,
-    starts_of,
-)
+from tinygrad.schedule.dynamic_slice import SliceStart, is_short_slice_of_memory, starts_of
 from tinygrad.schedule.exchanges import is_exchange, ordered_around_exchanges
-from tinygrad.schedule.items import BoundVariable, Intermediates, Schedule, ScheduleItem, create_schedule
-from tinygrad.schedule.memory import Arena, lifetimes, plan_arena
-from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, over_memory
+from tinygrad.schedule.items import (
+    BoundVariable,
+    Intermediates,
+    Schedule,
+    ScheduleItem,
+    Step,
+    create_schedule,
+)
+from tinygrad.schedule.memory import Arena, lifetimes_by_device, plan_arena
+from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, shared_memory
 from tinygrad.schedule.padded_shapes import PaddedShapes
 from tinygrad.schedule.partition import is_sharded
 from tinygrad.schedule.sharded_results import ShardedResults
@@ -255,37 +256,18 @@ class TemplateShards:
         return UOp.sharded_buffer(self.devices, self.layout, [shard.over(buffers) for shard in self.shards])
 
 
-@dataclass(frozen=True)
-class TemplateItem:
-    """A `ScheduleItem` in numbers of buffers and variables."""
-
-    ast: UOp
-    slots: tuple[int, ...]
-    outputs: int
-    variables: tuple[tuple[str, str, int], ...]
-    """(name in the kernel, name, number); of one without a name, its value"""
-    lines: tuple[int, ...] = ()
-    """as a `ScheduleItem` has them"""
-    program: str = ""
-
-    def over(self, buffers: list[UOp], arguments: list[SliceStart]) -> ScheduleItem:
-        memory = tuple([buffers[s] for s in self.slots])
-        bound = tuple([BoundVariable.of(name, arguments[number]) if source
-                       else BoundVariable(name, source, number) for name, source, number in self.variables])
-        return ScheduleItem(self.ast, memory, self.outputs, bound, self.lines, self.program)
-
-
 @dataclass
 class Template:
     """A schedule without its memory: the structure's buffers come first in the numbers, then fresh ones."""
 
     fresh: tuple[tuple[str, int, DType], ...]
-    items: tuple[TemplateItem, ...]
+    steps: tuple[Step, ...]
+    """the value of a variable that has a source is its number"""
     views: tuple[tuple[int, TemplateView | None], ...]
     """for each node that gets a value: its position, and the view that will hold it; None where that is
     memory which it shares with other nodes of the structure"""
     arenas: tuple[tuple[str, Arena], ...]
-    """for each device, where intermediates lie"""
+    """for each device that has intermediates, where those lie"""
     results: tuple[TemplateShards, ...] = ()
     """memory on several devices, whose numbers come last"""
     starts: tuple[SliceStart, ...] = ()
@@ -316,44 +298,36 @@ class Template:
         fresh = tuple((b.arg.device, b.arg.size, b.dtype) for b in list(slot_of)[known:])
         results = tuple(TemplateShards.of(base, slot_of) for base in several)
         slot_of.update({base: len(slot_of) + i for i, base in enumerate(several)})
-        items = tuple(TemplateItem(i.ast, tuple(slot_of[b] for b in i.buffers), i.outputs,
-                                   tuple((v.name, v.source, number_of[v.variable] if v.source else v.value)
-                                         for v in i.variables), i.lines, i.program)
-                      for i in schedule.items)
+
+        def numbered(variable: BoundVariable) -> BoundVariable:
+            return variable._replace(value=number_of[variable.variable]) if variable.source else variable
+
+        steps = tuple(Step.of(item, slot_of.__getitem__, numbered) for item in schedule.items)
         views = tuple((structure.position[node],
                        TemplateView.of(view, slot_of) if slot_of.get(view.base, 0) >= known else None)
                       for node, view in schedule.views.items())
         apart = {view.number for _, view in views if view is not None}
         apart.update(shard.number for base in results for shard in base.shards)
         apart.update(slot_of[b] for item in schedule.items if is_exchange(item) for b in item.buffers)
-        inner = {known + i: spec for i, spec in enumerate(fresh) if known + i not in apart}
-        return Template(fresh, items, views, _arenas([i.slots for i in items], inner), results, starts)
+        inner = {number: (device, size * dtype.itemsize)
+                 for number, (device, size, dtype) in enumerate(fresh, known) if number not in apart}
+        arenas = tuple((device, plan_arena(values)) for device, values in
+                       lifetimes_by_device([s.places for s in steps], inner).items())
+        return Template(fresh, steps, views, arenas, results, starts)
 
     def over(self, structure: Structure) -> Schedule:
         """The schedule of another graph of that structure."""
         buffers = structure.buffers + [UOp.new_buffer(*spec) for spec in self.fresh]
         buffers += [memory.over(buffers) for memory in self.results]
-        arguments = [*structure.variables, *self.starts]
-        views = {}
-        for at, view in self.views:
-            node = structure.nodes[at]
-            held = over_memory(node) if view is None else view.over(buffers)
-            if held is None:
-                raise ValueError(f"{node} shares no memory")
-            views[node] = held
-        return Schedule([item.over(buffers, arguments) for item in self.items], views,
-                        [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
-                         for device, arena in self.arenas])
-
-
-def _arenas(steps: list[tuple[int, ...]],
-            inner: dict[int, tuple[str, int, DType]]) -> tuple[tuple[str, Arena], ...]:
-    """An arena for the intermediates on each device that has several."""
-    sizes: dict[str, dict[int, int]] = {}
-    for number, (device, size, dtype) in inner.items():
-        sizes.setdefault(device, {})[number] = size * dtype.itemsize
-    return tuple((device, plan_arena(lifetimes(steps, of_device)))
-                 for device, of_device in sizes.items() if len(of_device) > 1)
+        values = [value for *_, value in (*structure.variables, *self.starts)]
+        items = [ScheduleItem(s.ast, tuple([buffers[p] for p in s.places]), s.outputs, tuple([
+            v._replace(value=values[v.value]) if v.source else v for v in s.variables]), s.lines, s.program)
+            for s in self.steps]
+        views = {structure.nodes[at]: shared_memory(structure.nodes[at]) if view is None
+                 else view.over(buffers) for at, view in self.views}
+        intermediates = [Intermediates(device, arena, {n: buffers[n] for n in arena.offsets})
+                         for device, arena in self.arenas]
+        return Schedule(items, views, intermediates)
 
 
 def with_program(items: list[ScheduleItem], structure: Structure) -> list[ScheduleItem]:
@@ -382,11 +356,6 @@ def on_several_devices(outputs: Sequence[UOp]) -> bool:
     return Sharding.exists and any(is_sharded.of(s) for s in outputs)
 
 
-def has_sizes(outputs: Sequence[UOp]) -> bool:
-    """Whether sizes that are not known are below `outputs`."""
-    return Size.exists and any(s.has_sizes for s in outputs)
-
-
 class PersistentTemplates(Protocol):
     """Templates that outlive the process."""
 
@@ -406,14 +375,13 @@ class ScheduleCache:
 
     def schedule(self, sinks: Sequence[UOp]) -> Schedule:
         """The steps that compute `sinks`, each a tensor-graph node."""
+        structure = self.structure_of(sinks)
+        if structure is not None:
+            return self.of_structure(structure, self.known(structure))
         outputs = unrealized(sinks)
         if not outputs:
             return Schedule()
-        sharded = on_several_devices(outputs)
-        if has_sizes(outputs):
-            return self.of_stand_ins((ShardedResults if sharded else PaddedShapes)(outputs))
-        structure = Structure(outputs, sharded)
-        return self.of_structure(structure, self.known(structure))
+        return self.of_stand_ins((ShardedResults if on_several_devices(outputs) else PaddedShapes)(outputs))
 
     def of_stand_ins(self, graph: ShardedResults | PaddedShapes) -> Schedule:
         """The schedule of the graph that stands for another, and the views that hold the values of that."""
@@ -425,7 +393,7 @@ class ScheduleCache:
         """The structure of what is still to be computed of `sinks`; None where there is nothing to compute,
         or not of known sizes."""
         outputs = unrealized(sinks)
-        if not outputs or has_sizes(outputs):
+        if not outputs or any(s.has_sizes for s in outputs):
             return None
         return Structure(outputs, on_several_devices(outputs))
 
@@ -466,14 +434,14 @@ class ScheduleCache:
             items = [i._replace(variables=tuple(
                 [v if v.variable in structure.variables else BoundVariable(v.name, "", v.value)
                  for v in i.variables])) for i in schedule.items]
-            self.keep_observed(Template.of(replace(schedule, items=items, views=new), structure), structure)
+            self.keep(Template.of(replace(schedule, items=items, views=new), structure), structure)
         known = {sink: held for sink, node in results.items() if (held := storage_view(node)) is not None}
         schedule.views.update(known | new)
         return schedule
 
     def kept(self, template: Template, structure: Structure) -> Schedule:
         """The schedule of a structure by its template, which is new and kept."""
-        self.keep_observed(template, structure)
+        self.keep(template, structure)
         return template.over(structure)
 
     def known_again(self, template: Template, structure: Structure) -> Schedule:
@@ -488,21 +456,17 @@ class ScheduleCache:
         """The schedule of a structure that this process has not scheduled before."""
         def make() -> Template:
             with collector_paused():
-                sliced = DynamicSlices(structure.sinks)
-                schedule = create_schedule(sliced.sinks)
-                schedule.views = sliced.views(schedule.views)
+                schedule = create_schedule(structure.sinks)
                 schedule.items = with_program(ordered_around_exchanges(schedule.items), structure)
             return Template.of(schedule, structure)
 
         return self.kept(make() if self.disk is None else self.disk.get_or_make(structure, make), structure)
 
-    def keep_observed(self, template: Template, structure: Structure) -> None:
+    def keep(self, template: Template, structure: Structure) -> None:
         """Keep a new template, with the lines of its graph where somebody records."""
         if (watcher := observer.active) is not None:
             template.node_lines = watcher.lines_of_nodes(structure)
-        self.keep(structure.key, template)
-
-    def keep(self, key: tuple[Any, ...], template: Template) -> None:
+        key = structure.key
         with self.lock:
             if key not in self.templates:
                 self.size += len(key)

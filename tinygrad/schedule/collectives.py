@@ -229,21 +229,17 @@ def groups_of_partial(value: Shards, axes: Sequence[int]) -> list[tuple[list[int
     Where several have the same shard, as on a mesh along whose other axes the value is not cut, each is in a
     group with others of its own.
     """
-    over = [cut for cut in value.cuts if cut.axis in axes]
-    rest = [cut for cut in value.cuts if cut.axis not in axes]
     columns: dict[tuple[Span, ...], dict[tuple[Span, ...], list[int]]] = {}
-    without: dict[tuple[Span, ...], list[int]] = {}
+    """by the spans along other axes, and then by those along these: who has them; by () who has nothing"""
     for number in range(len(value.devices)):
-        place = tuple(cut.spans[number] for cut in rest)
-        spans = tuple(cut.spans[number] for cut in over)
-        if all(start < end for start, end in spans):
-            columns.setdefault(place, {}).setdefault(spans, []).append(number)
-        else:
-            without.setdefault(place, []).append(number)
+        place = tuple(cut.spans[number] for cut in value.cuts if cut.axis not in axes)
+        spans = tuple(cut.spans[number] for cut in value.cuts if cut.axis in axes)
+        has_items = all(start < end for start, end in spans)
+        columns.setdefault(place, {}).setdefault(spans if has_items else (), []).append(number)
     groups = []
-    for place in columns | without:
-        by_span = [numbers for _, numbers in sorted(columns.get(place, {}).items())]
-        left = without.get(place, [])
+    for column in columns.values():
+        left = column.pop((), [])
+        by_span = [numbers for _, numbers in sorted(column.items())]
         if not by_span:
             by_span, left = [left[:1]], left[1:]
         lines = min(map(len, by_span))

@@ -62,24 +62,27 @@ MORE_TERMS = 2.0
 """As many terms more a function that is a series has in float64."""
 
 
-reads_memory = Synthesized(
-    lambda node: node.op is Ops.BUFFER or node.op in Family.TRANSFER
-    or any([s.__dict__["_reads_memory"] for s in node.src]), "_reads_memory")
-"""Whether a node depends on memory; what does not is made of constants alone."""
+@Synthesized
+def reads_memory(node: UOp) -> bool:
+    """Whether a node depends on memory; what does not is made of constants alone."""
+    return node.op is Ops.BUFFER or node.op in Family.TRANSFER \
+        or any([s.__dict__["reads_memory"] for s in node.src])
 
 
-def _has_closed_form(node: UOp) -> bool:
+@Synthesized
+def has_closed_form(node: UOp) -> bool:
+    """Whether a node is a REDUCE that lowering turns into arithmetic or a load by index: it costs no loop."""
     if node.op is not Ops.REDUCE:
         return False
     may_collapse = not reads_memory.of(node) or 0 < _counter_size.of(node.src[0]) <= LARGE_TREE
     return may_collapse and _lowers_without_loop(_over_params(node))
 
 
-has_closed_form = Synthesized(_has_closed_form, "_has_closed_form")
-"""Whether a node is a REDUCE that lowering turns into arithmetic or a load by index: it costs no loop."""
-
-
-def _size_of_counter(node: UOp) -> int:
+@Synthesized
+def _counter_size(node: UOp) -> int:
+    """The operations, as a tree, of what changes item by item with what a closed form made of constants
+    counts (arange); 0 for any other value. With more than `LARGE_TREE` it is not looked through: stages of a
+    sorting network, each made of several views of the one before."""
     if node.op is Ops.REDUCE:
         return int(has_closed_form.of(node) and not reads_memory.of(node))
     sizes = [_counter_size.of(source) for source in node.src] if node.op in _PASSES_ITEMS_ON else []
@@ -88,22 +91,14 @@ def _size_of_counter(node: UOp) -> int:
     return min(1 + sum([size or 1 for size in sizes]), LARGE_TREE + 1)
 
 
-_counter_size = Synthesized(_size_of_counter, "_counter_size")
-"""The operations, as a tree, of what changes item by item with what a closed form made of constants counts
-(arange); 0 for any other value. With more than `LARGE_TREE` it is not looked through: stages of a sorting
-network, each made of several views of the one before."""
-
-
-def _size_of_tree(node: UOp) -> int:
+@Synthesized
+def _tree_size(node: UOp) -> int:
+    """The operations, as a tree, of what closed forms and elementwise operations make of memory, or of what
+    is too large itself to be looked through: steps of a recurrence, each made of several gathers of the one
+    before."""
     if node.op in _PASSES_ITEMS_ON:
         return min(1 + sum([1 if _is_large(s) else _tree_size.of(s) for s in node.src]), LARGE_CONE + 1)
     return _tree_size.of(node.src[0]) if has_closed_form.of(node) else 1
-
-
-_tree_size = Synthesized(_size_of_tree, "_tree_size")
-"""The operations, as a tree, of what closed forms and elementwise operations make of memory, or of what is
-too large itself to be looked through: steps of a recurrence, each made of several gathers of the one before.
-"""
 
 
 def _is_large(node: UOp) -> bool:
@@ -241,7 +236,9 @@ def _joined(cones: list[frozenset[UOp] | None], node: UOp) -> frozenset[UOp] | N
     return frozenset(joined) if len(joined) <= LARGE_CONE else None
 
 
-def _is_made_of_reduces(node: UOp) -> bool:
+@Synthesized
+def _is_reduced(node: UOp) -> bool:
+    """Whether a value is made of reduces and constants alone, item by item: the same all along a row."""
     if node.op not in _KEEPS_REDUCED:
         return node.op is Ops.REDUCE
     sources = node.src[:1] if node.op is Ops.LIVE_OUT else node.src
@@ -249,19 +246,13 @@ def _is_made_of_reduces(node: UOp) -> bool:
     return bool(values) and all([_is_reduced.of(s) for s in values])
 
 
-_is_reduced = Synthesized(_is_made_of_reduces, "_is_reduced")
-"""Whether a value is made of reduces and constants alone, item by item: the same all along a row."""
-
-
-def _is_normalised(node: UOp) -> bool:
+@Synthesized
+def has_statistics(node: UOp) -> bool:
+    """Whether a node is elementwise in something and a reduce of it, spread out again: a normalised row. Sums
+    that read no memory (how many items of an image a window has) are none."""
     if node.op is Ops.EXPAND:
         return reads_memory.of(node) and _is_reduced.of(node.src[0])
     return node.op in _KEEPS_REDUCED and any([has_statistics.of(s) for s in node.src])
-
-
-has_statistics = Synthesized(_is_normalised, "_has_statistics")
-"""Whether a node is elementwise in something and a reduce of it, spread out again: a normalised row. Sums
-that read no memory (how many items of an image a window has) are none."""
 
 
 def weight_of(op: Ops) -> float:

@@ -14,14 +14,14 @@ without its border; its start says more to the compiler than a number that it do
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part
-from tinygrad.schedule.memory_views import memory_of, over_memory
+from tinygrad.schedule.memory_views import memory_of
 
 Box = tuple[tuple[int, int], ...]
 """Where a slice begins and ends along each axis."""
@@ -106,44 +106,24 @@ def starts_of(box: Box, shape: tuple[int, ...], name: str = "slice start"
     return tuple(starts), tuple(bounds)
 
 
-class DynamicSlices:
-    """A graph whose short slices of memory begin at VARIABLEs, and which of its nodes stand for those of the
-    graph it was made of."""
+def with_dynamic_slices(root: UOp, done: dict[UOp, UOp]) -> UOp:
+    """What stands for `root` in a graph whose short slices of memory begin at VARIABLEs; `done` as
+    `UOp.rebuild` has it."""
 
-    def __init__(self, outputs: Sequence[UOp]) -> None:
-        self.done: dict[UOp, UOp] = {}
-        self.sinks = [self.node(root) for root in outputs]
-        self.origin = {other: node for node, other in self.done.items() if memory_of(node) is None}
-        """what each node stands for"""
-
-    def node(self, root: UOp) -> UOp:
-        """What stands for `root`."""
-        return root.rebuild(self.over, self.computed, self.done)
-
-    def computed(self, node: UOp) -> UOp | None:
-        """What stands for a node that schedules read from memory."""
+    def in_memory(node: UOp) -> UOp | None:
         view = memory_of(node)
         if view is None:
             return None
-        placed = self.node(view)
+        placed = with_dynamic_slices(view, done)
         return node if placed is view else placed
 
-    def over(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
-        """What stands for a node over what stands for its sources."""
-        if is_short_slice_of_memory(node):
-            return dynamic_slice(node, src[0])
-        if src == node.src or (node.op is Ops.COPY and contiguous_part(node.src[0]) is not None):
-            return node
-        return node.replace(src=src)
+    return root.rebuild(_over_slices, in_memory, done)
 
-    def views(self, found: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
-        """The views that hold the values of the original nodes, given those of the nodes that stand for
-        them."""
-        views = {}
-        for other, view in found.items():
-            node = self.origin[other]
-            held = over_memory(node) if view.base in self.done else view
-            if held is None:
-                raise ValueError(f"{node} shares no memory")
-            views[node] = held
-        return views
+
+def _over_slices(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    """What stands for a node over what stands for its sources."""
+    if is_short_slice_of_memory(node):
+        return dynamic_slice(node, src[0])
+    if src == node.src or (node.op is Ops.COPY and contiguous_part(node.src[0]) is not None):
+        return node
+    return node.replace(src=src)

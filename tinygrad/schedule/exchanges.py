@@ -13,7 +13,7 @@ other in no circle.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
 
@@ -83,24 +83,17 @@ def dependences(items: Sequence[ScheduleItem]) -> list[set[int]]:
     """For each step the numbers of those before it that it has to come after: they write what it uses, or
     use what it writes."""
     written: dict[int, int] = {}
-    read: dict[int, list[int]] = {}
+    read: dict[int, set[int]] = {}
     found = []
     for number, item in enumerate(items):
-        after = set()
-        for i, node in enumerate(item.buffers):
-            memory = node.arg.identity
-            if memory in written:
-                after.add(written[memory])
-            if i < item.outputs:
-                after.update(read.get(memory, ()))
-        for i, node in enumerate(item.buffers):
-            memory = node.arg.identity
-            if i < item.outputs:
-                written[memory] = number
-                read[memory] = []
-            else:
-                read.setdefault(memory, []).append(number)
-        found.append(after - {number})
+        used = [node.arg.identity for node in item.buffers]
+        outputs = used[:item.outputs]
+        found.append({written[memory] for memory in used if memory in written}.union(
+            *(read.get(memory, ()) for memory in outputs)))
+        for memory in used:
+            read.setdefault(memory, set()).add(number)
+        for memory in outputs:
+            written[memory], read[memory] = number, set()
     return found
 
 
@@ -123,10 +116,8 @@ class _Order:
         self.devices = list(dict.fromkeys(target.device for item in items if is_exchange(item)
                                          for target in item.buffers[:item.outputs]))
         self.bucket: list[int] = []
-        self.bytes: dict[str, int] = {}
+        self.bytes: Counter[str] = Counter()
         """of the bucket, to each device"""
-        self.least = self.most = 0
-        """of these"""
         self.in_flight: deque[list[int]] = deque()
         self.done()
         while self.ready or self.feeding or self.bucket or self.in_flight:
@@ -153,17 +144,15 @@ class _Order:
             return
         self.bucket.append(number)
         for target in item.buffers[:item.outputs]:
-            nbytes = target.arg.size * target.dtype.itemsize
-            self.bytes[target.device] = self.bytes.get(target.device, 0) + nbytes
-        each = [self.bytes.get(device, 0) for device in self.devices]
-        self.least, self.most = min(each), max(each)
+            self.bytes[target.device] += target.arg.size * target.dtype.itemsize
 
     def next_kernels(self) -> list[int] | None:
         """The heap that has the kernel to run next; None where the bucket is to be closed first, for each
         device gets `BUCKET_BYTES`, or one twice as much and no kernel can add to that."""
-        if self.least >= BUCKET_BYTES:
+        each = [self.bytes[device] for device in self.devices]
+        if min(each) >= BUCKET_BYTES:
             return None
-        is_lopsided = self.most >= 2 * BUCKET_BYTES
+        is_lopsided = max(each) >= 2 * BUCKET_BYTES
         heaps = (self.feeding,) if is_lopsided else (self.feeding, self.ready)
         return min(filter(None, heaps), key=lambda heap: heap[0], default=None)
 
@@ -171,7 +160,7 @@ class _Order:
         """Let the bucket be exchanged; the oldest of too many in flight is waited for."""
         self.order.extend(self.items[number] for number in sorted(self.bucket))
         self.in_flight.append(self.bucket)
-        self.bucket, self.bytes, self.least, self.most = [], {}, 0, 0
+        self.bucket, self.bytes = [], Counter()
         if len(self.in_flight) > IN_FLIGHT:
             self.land()
 

@@ -91,14 +91,10 @@ class FusionGroup:
     def is_copy(self) -> bool:
         return self.root.op in Family.TRANSFER
 
-    def loop_level(self, ranges: frozenset[UOp]) -> frozenset[UOp] | None:
-        """The loops that run where a value changing with `ranges` is computed (Halide's `compute_at`); None
-        where no level has them all."""
+    def loop_level(self, ranges: frozenset[UOp]) -> frozenset[UOp]:
+        """The loops that run where a value changing with `ranges` is computed (Halide's `compute_at`)."""
         inner = ranges - self.root_ranges
-        if not inner:
-            return ranges
-        around = max((self.enclosing[r] for r in inner), key=len)
-        return around if ranges <= around else None
+        return max((self.enclosing[r] for r in inner), key=len) if inner else ranges
 
     def reads_again(self, access: Access) -> bool:
         """True if loops around `access` read the same items."""
@@ -139,7 +135,7 @@ class FusionGroup:
         """True if the loops of a REDUCE at `access` have a place in a kernel that leaves enough to share out:
         loops over outputs, for a reduce around it runs its own one after another."""
         loop_level = self.loop_level(access.ranges)
-        if loop_level is None or not self.nests(loop_level & self.root_ranges):
+        if not self.nests(loop_level & self.root_ranges):
             return False
         if loop_level == self.root_ranges:
             return True
@@ -383,8 +379,7 @@ class FusionLegality:
             if use in rows:
                 continue
             once = use.group.runs_attention(summary)  # for all of the result's columns
-            loop_level = None if once else use.group.loop_level(use.access.ranges)
-            ranges = use.access.ranges if loop_level is None else loop_level
+            ranges = use.access.ranges if once else use.group.loop_level(use.access.ranges)
             total += iterations(ranges - use.group.closed_loops)
         kept = {(use.number, row): use.access for use, row in rows.items()}
         return total + sum(iterations(access.ranges) for access in kept.values())
@@ -422,8 +417,7 @@ class FusionLegality:
         loops = group.reduce_ranges.get(key)
         if loops is None:
             loops = loops_over(summary.extents, group.range_count)
-            loop_level = group.loop_level(access.ranges)
-            around = access.ranges if loop_level is None else loop_level
+            around = group.loop_level(access.ranges)
             inner = ranges_among(loops)
             enclosing = {r: around | frozenset(inner[:i + 1]) for i, r in enumerate(inner)}
             group = replace(group, range_count=group.range_count + len(loops),
@@ -490,8 +484,6 @@ def scatters_stores(summary: NodeSummary) -> bool:
 def reads_windows(summary: NodeSummary, access: Access) -> bool:
     """True for a contraction of overlapping windows of an operand, as a convolution's are: tiles of its
     own outputs share what they read, which the items of a row do not."""
-    if summary.product is None:
-        return False
     for index in (i for operand in summary.operands_at(access) for i in operand.index):
         steps = linear_terms(index).terms.items()
         reduced = [abs(step) * r.extent for r, step in steps if r.op is Ops.RANGE and r.identity < 0]

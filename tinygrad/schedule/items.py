@@ -6,7 +6,7 @@ hold it. Kernels of equal structure have the very same `ast` object, whatever bu
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,11 +22,17 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import reachable
 from tinygrad.schedule.copies import computing_device, contiguous_part, is_computed, transfer
 from tinygrad.schedule.cost import BOUNDARIES
-from tinygrad.schedule.dynamic_slice import SliceStart, dynamic_slice, dynamic_slices, is_dynamic_slice
+from tinygrad.schedule.dynamic_slice import (
+    SliceStart,
+    dynamic_slice,
+    dynamic_slices,
+    is_dynamic_slice,
+    with_dynamic_slices,
+)
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, cuts_loop, with_axes_joined, worth_ordering
 from tinygrad.schedule.memory import Arena
-from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, in_own_memory, over_memory
+from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, in_own_memory, over_memory, shared_memory
 from tinygrad.schedule.order import ordered_kernels
 from tinygrad.schedule.simplify import simplified_graph
 from tinygrad.schedule.split import runs_blocks
@@ -40,12 +46,6 @@ class BoundVariable(NamedTuple):
     source: str
     value: int
     bounds: tuple[int, int] = (0, 0)
-
-    @staticmethod
-    def of(name: str, variable: SliceStart) -> BoundVariable:
-        """What a kernel calls `name`, of a VARIABLE with that argument."""
-        source, low, high, value = variable
-        return BoundVariable(name, source, value, (low, high))
 
     @property
     def variable(self) -> SliceStart:
@@ -83,6 +83,26 @@ class ScheduleItem(NamedTuple):
         return f"ScheduleItem({kind} on {self.device}: {shapes})"
 
 
+class Step(NamedTuple):
+    """A `ScheduleItem` on memory that is given by numbers."""
+
+    ast: UOp
+    device: str
+    places: tuple[int, ...]
+    """the numbers of its memory; what is written comes first"""
+    outputs: int
+    variables: tuple[BoundVariable, ...]
+    lines: tuple[int, ...] = ()
+    program: str = ""
+
+    @staticmethod
+    def of(item: ScheduleItem, place: Callable[[UOp], int],
+           variable: Callable[[BoundVariable], BoundVariable]) -> Step:
+        """An item whose BUFFER nodes are at these places, and whose variables are given so."""
+        return Step(item.ast, item.device, tuple(map(place, item.buffers)), item.outputs,
+                    tuple(map(variable, item.variables)), item.lines, item.program)
+
+
 @dataclass(frozen=True)
 class Intermediates:
     """BUFFER nodes that only steps of one schedule use, by number, and where they lie in a device's
@@ -118,7 +138,9 @@ class Schedule:
 def create_schedule(sinks: list[UOp]) -> Schedule:
     """The steps that compute `sinks`, each a tensor-graph node."""
     inner = _stored_inside(sinks)
-    simplified = simplified_graph([*sinks, *inner])
+    placed: dict[UOp, UOp] = {}
+    """what stands for each node, with slices of memory at VARIABLEs"""
+    simplified = simplified_graph([with_dynamic_slices(node, placed) for node in (*sinks, *inner)])
     graph, became = _in_memory(sinks, list(map(_where_asked, simplified, sinks)))
     nodes = list(UOp.sink(graph).toposort())
     buffered: frozenset[UOp] = frozenset()
@@ -142,7 +164,10 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     schedule.items.extend(plan.late_writes())
     results = dict(zip(sinks, graph, strict=True)) | _still_stored(inner, simplified[len(sinks):], became)
     held = {node: node.src[0] if node.op is Ops.ASSIGN else view for node, view in plan.buffer_of.items()}
-    schedule.views = {original: over_memory(node, held) or node for original, node in results.items()}
+    views = {original: over_memory(node, held) or node for original, node in results.items()}
+    # what shows memory that was there shows it where the original does, and not at VARIABLEs
+    schedule.views = {original: shared_memory(original) if view.base in placed else view
+                      for original, view in views.items()}
     return schedule
 
 
@@ -327,12 +352,11 @@ class _ScheduleWriter:
         return any(cuts_loop(order, index) for index in self.read_again(node))
 
     def order_of_readers(self, node: UOp) -> tuple[int, ...]:
-        """The order of a node's axes in which all who read it again and again walk on; their own where there
-        is none."""
-        in_order = order = tuple(range(len(node.shape)))
+        """The order of a node's axes in which those who read it again and again walk on."""
+        order = tuple(range(len(node.shape)))
         for index in self.read_again(node):
             order = with_axes_joined(order, index)
-        return in_order if self.is_read_flattened(node, order) else order
+        return order
 
     def read_again(self, node: UOp) -> list[tuple[UOp, ...]]:
         """The items of a node that kernels read again and again: a fully connected layer, for each of its
@@ -428,7 +452,10 @@ class _KernelGraph:
         return UOp.new(Ops.LIVE_OUT, node.dtype, (value, self.written(condition)))
 
 
-def _passed_up(node: UOp) -> UOp | None:
+@Synthesized
+def live_out_condition(node: UOp) -> UOp | None:
+    """The condition outside which the items of a node do not matter, since what it is computed from item by
+    item does not; None where none is known. (A WHERE may choose something else there.)"""
     if node.op is Ops.LIVE_OUT:
         return node.src[1]
     if node.op is Ops.CONTIGUOUS:
@@ -440,8 +467,3 @@ def _passed_up(node: UOp) -> UOp | None:
         found = (live_out_condition.of(source) for source in reversed(node.src))
         return next((condition for condition in found if condition is not None), None)
     return None
-
-
-live_out_condition = Synthesized(_passed_up, "_live_out_condition")
-"""The condition outside which the items of a node do not matter, since what it is computed from item by item
-does not; None where none is known. (A WHERE may choose something else there.)"""

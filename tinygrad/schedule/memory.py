@@ -46,6 +46,15 @@ def lifetimes(steps: Sequence[Sequence[int]], sizes: Mapping[int, int]) -> dict[
     return found
 
 
+def lifetimes_by_device(steps: Sequence[Sequence[int]], values: Mapping[int, tuple[str, int]]
+                        ) -> dict[str, dict[int, Lifetime]]:
+    """By device the lifetimes of values there, of each of which the device and the bytes are given."""
+    sizes: dict[str, dict[int, int]] = {}
+    for number, (device, nbytes) in values.items():
+        sizes.setdefault(device, {})[number] = nbytes
+    return {device: lifetimes(steps, of_device) for device, of_device in sizes.items()}
+
+
 def lower_bound(values: Mapping[int, Lifetime]) -> int:
     """The most bytes that are needed at once."""
     changes: dict[int, int] = {}

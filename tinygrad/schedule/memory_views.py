@@ -47,3 +47,11 @@ def over_memory(node: UOp, held: Mapping[UOp, UOp] = MappingProxyType({})) -> UO
         if above.op not in IGNORED_ARGUMENT:
             view = above.replace(src=(view, *above.src[1:]))
     return view
+
+
+def shared_memory(node: UOp) -> UOp:
+    """As `over_memory`. Raises ValueError for a node with memory of its own."""
+    view = over_memory(node)
+    if view is None:
+        raise ValueError(f"{node} shares no memory")
+    return view

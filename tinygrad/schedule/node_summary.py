@@ -97,7 +97,10 @@ class PackedSource:
     operations: frozenset[int]
 
 
-def _unpacked_from(node: UOp) -> PackedSource | None:
+@Synthesized
+def packed_source(node: UOp) -> PackedSource | None:
+    """What shifts, masks and casts alone take an integer, or one as a float, out of, also where an index
+    picks it; None for any other value."""
     if not node.dtype.is_int and node.op not in (Ops.CAST, Ops.CMPLT) and node.op not in Family.VIEW:
         return None
     if not reads_memory.of(node):
@@ -115,11 +118,6 @@ def _unpacked_from(node: UOp) -> PackedSource | None:
     if len(below) < len(found) or len(operations) > MOST_UNPACKING:
         return None
     return PackedSource({source: size for f in below for source, size in f.memory.items()}, operations)
-
-
-packed_source = Synthesized(_unpacked_from, "_packed_source")
-"""What shifts, masks and casts alone take an integer, or one as a float, out of, also where an index picks
-it; None for any other value."""
 
 
 def _is_unpacked(node: UOp) -> bool:
@@ -215,8 +213,7 @@ class GraphSummary:
         if any(c.view_maps != maps for c in found):
             return
         if node.op in Family.MOVEMENT:
-            base = self.cones.get(node.base)
-            maps = self.view_map_of(node), *(base.view_maps if base is not None else ())
+            maps = self.view_map_of(node), *self.cones[node.base].view_maps
         inside = frozenset[UOp]().union(*(c.nodes for c in found))
         if len(inside) >= MOST_IN_EPILOGUE:
             return

@@ -68,9 +68,7 @@ def _padded_windows(node: UOp) -> Iterator[UOp]:
     if product is None:
         return
     for operand in map(uncast, product.src):
-        padded = operand
-        while padded.op in Family.VIEW:
-            padded = padded.src[0]
+        padded = operand.viewed
         if padded.op is not Ops.PAD:
             continue
         shape, items = largest_shape(product.shape), prod(largest_shape(padded.shape))

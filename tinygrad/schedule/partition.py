@@ -42,10 +42,11 @@ from tinygrad.schedule.memory_views import memory_of
 DEEPEST = 200
 """Nodes below each other that `Partition.shard` goes into; Python's stack is good for more."""
 
-is_sharded = Synthesized(
-    lambda node: isinstance(node.device, tuple) or any(s.__dict__["_is_sharded"] for s in node.src),
-    "_is_sharded")
-"""Whether a value on several devices is below a node, or it is one."""
+
+@Synthesized
+def is_sharded(node: UOp) -> bool:
+    """Whether a value on several devices is below a node, or it is one."""
+    return isinstance(node.device, tuple) or any(s.__dict__["is_sharded"] for s in node.src)
 
 
 Partitioned: TypeAlias = UOp | Shards

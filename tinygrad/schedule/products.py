@@ -35,8 +35,7 @@ def product_of(node: UOp) -> UOp | None:
     value = node.src[0]
     if value.op is Ops.WHERE and value.src[2].is_zero:
         value = value.src[1]
-    while value.op is Ops.CAST:
-        value = value.src[0]
+    value = uncast(value)
     return value if value.op is Ops.MUL else None
 
 
@@ -58,14 +57,12 @@ def is_block_product(node: UOp) -> bool:
     return product is not None and prod(range_extents(node)) <= MOST_OF_BLOCK
 
 
-def _is_made_of_blocks(node: UOp) -> bool:
+@Synthesized
+def _made_of_blocks(node: UOp) -> bool:
+    """Whether a value is made, item by item, of the sum of a block of quantised numbers."""
     if node.op in _KEEPS_ITEMS:
         return any([_made_of_blocks.of(source) for source in node.src])
     return is_block_product(node)
-
-
-_made_of_blocks = Synthesized(_is_made_of_blocks, "_made_of_blocks")
-"""Whether a value is made, item by item, of the sum of a block of quantised numbers."""
 
 
 def scales_blocks(node: UOp) -> bool:

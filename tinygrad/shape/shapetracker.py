@@ -43,7 +43,7 @@ class ShapeTracker:
             chain.append(node)
             node = node.src[0]
         start = node.st if node.op in Family.MOVEMENT else node.shape
-        return _after(start, tuple([(m.op, _argument(m)) for m in reversed(chain)]))
+        return after_movements(start, tuple([(m.op, _argument(m)) for m in reversed(chain)]))
 
     @property
     def shape(self) -> Shape:
@@ -52,12 +52,6 @@ class ShapeTracker:
     @property
     def numel(self) -> int:
         return self.views[-1].numel
-
-    # --- movement -------------------------------------------------------------------------------------------
-
-    def moved(self, op: Ops, argument: Any) -> ShapeTracker:
-        """The items of this one after a movement op with the argument of the UOp."""
-        return ShapeTracker(_moved(self.views, op, argument), self.base_size).simplify()
 
     def simplify(self) -> ShapeTracker:
         """The same map with as few views as merging gives."""
@@ -107,9 +101,9 @@ class ShapeTracker:
 
 
 @lru_cache(1 << 12)
-def _after(start: ShapeTracker | Shape, movements: tuple[tuple[Ops, Any], ...]) -> ShapeTracker:
-    """What movement ops, with their arguments, make of items that lie so, or of memory of that shape;
-    remembered, for programs make the same views again and again."""
+def after_movements(start: ShapeTracker | Shape, movements: tuple[tuple[Ops, Any], ...]) -> ShapeTracker:
+    """What movement ops, with the arguments of their UOps, make of items that lie so, or of memory of that
+    shape; remembered, for programs make the same views again and again."""
     tracker = start if isinstance(start, ShapeTracker) else ShapeTracker.contiguous_of(start)
     views = tracker.views
     for op, argument in movements:

@@ -1,7 +1,8 @@
 """Devices in a grid with named axes, along each of which values may be cut in a way of its own.
 
 In: names of devices and a size for each axis. Out: what `Tensor.shard` takes for devices: the mesh (all of
-them, in a row), or the mesh along some of its axes. Next: `sharding.py`, whose `Sharding` has its lines.
+them, in a row), or the mesh along some of its axes. Next: `placement.py`, whose
+`Sharding`s (`graph/sharding.py`) have its lines.
 """
 from __future__ import annotations
 
