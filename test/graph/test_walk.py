@@ -4,7 +4,9 @@ import random
 import weakref
 
 from tinygrad.dtype import dtypes
+from tinygrad.graph.folding import constant_folding
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.rewrite import RewriteTable, Rule, node, rewrite
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.walk import MOST_WALKED
 
@@ -65,3 +67,26 @@ def test_the_nodes_of_an_operation_are_found_again_whatever_was_done_with_the_li
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_graph_that_was_rewritten_goes_without_the_collector():
+    memory = UOp.new_buffer("CPU", 4, dtypes.float32)
+    graph = memory.alu(Ops.NEG).alu(Ops.NEG).alu(Ops.SQRT)
+    kept = weakref.ref(graph.src[0])
+    gc.collect()
+    gc.disable()
+    try:
+        assert rewrite(graph, constant_folding) is memory.alu(Ops.SQRT)
+        del graph
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
+def test_what_no_pattern_fits_is_not_made_again():
+    asked = []
+    pattern = node(Ops.ADD, where=lambda n: bool(asked.append(n)))
+    table = RewriteTable("none", [Rule("never", pattern, lambda: None)])
+    root, _ = graph_of(2, 30)
+    assert rewrite(root, table) is root
+    assert len(asked) == len(root.nodes_of(Ops.ADD)) == len(set(asked))

@@ -34,6 +34,11 @@ class Pattern:
         return (self.ops is None or not self.ops.isdisjoint(ops)) and \
             all(source.can_match(ops) for source in self.src or ())
 
+    def fits_one_of(self, nodes: Iterable[UOp]) -> bool:
+        """Whether this pattern fits one of the nodes, whatever its sources are."""
+        ops, where = self.ops, self.where
+        return any(where is None or where(node) for node in nodes if ops is None or node.op in ops)
+
     def match(self, node: UOp, found: Captures) -> Iterator[Captures]:
         """Every way in which this pattern fits `node`, given what was captured before."""
         if self.ops is not None and node.op not in self.ops:
@@ -133,26 +138,36 @@ MOST_ROUNDS = 100
 def rewrite(root: UOp, table: RewriteTable) -> UOp:
     """`root` with `table` applied everywhere, sources first, until no rule matches: what a rule makes is
     looked at again. Raises RuntimeError where the table runs in a circle."""
-    ops = {node.op for node in root.toposort()}
-    if not any(rule.pattern.can_match(ops) for rule in table.rules):
+    nodes = root.toposort()
+    ops = {node.op for node in nodes}
+    patterns = [rule.pattern for rule in table.rules if rule.pattern.can_match(ops)]
+    if not any(pattern.fits_one_of(nodes) for pattern in patterns):
         return root
-    done: dict[UOp, UOp] = {}
-    depth = 0
+    rewriting = _Rewriting(table)
+    return root.rebuild(rewriting.normalised, done=rewriting.done)
 
-    def normalised(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        nonlocal depth
+
+class _Rewriting:
+    """One rewriting. (A function inside `rewrite` that names itself would keep the graph until Python's
+    collector comes.)"""
+
+    def __init__(self, table: RewriteTable) -> None:
+        self.table = table
+        self.done: dict[UOp, UOp] = {}
+        self.depth = 0
+
+    def normalised(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
+        """What stands for a node over what stands for its sources."""
         new = node.with_sources(src)
-        if new in done:
-            return done[new]
-        better = table.apply(new)
+        if new in self.done:
+            return self.done[new]
+        better = self.table.apply(new)
         if better is not None:
-            if depth == MOST_ROUNDS:
-                raise RuntimeError(f"the rewrite table '{table.name}' reaches no fixed point on {node}")
-            depth += 1
-            better = better.rebuild(normalised, done=done)
-            depth -= 1
+            if self.depth == MOST_ROUNDS:
+                raise RuntimeError(f"the rewrite table '{self.table.name}' reaches no fixed point on {node}")
+            self.depth += 1
+            better = better.rebuild(self.normalised, done=self.done)
+            self.depth -= 1
         result = new if better is None else better
-        done[new] = done[result] = result
+        self.done[new] = self.done[result] = result
         return result
-
-    return root.rebuild(normalised, done=done)

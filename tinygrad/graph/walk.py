@@ -10,7 +10,7 @@ walks here too; what each rule changed is recorded by `passes.py`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 from weakref import ref
 
@@ -111,28 +111,7 @@ class Walk:
         node: of those in it already nothing is asked, and the others are added.
         """
         done = {} if done is None else done
-        stack: list[Self | None] = [self]
-        push, pop = stack.append, stack.pop
-        while stack:
-            node = pop()
-            if node is not None:
-                if node in done:
-                    continue
-                if top_down is not None and (instead := top_down(node)) is not None:
-                    done[node] = instead
-                    if instead is not node and Watching.watcher is not None:
-                        Watching.watcher(top_down, node, instead)
-                    continue
-                if node.src:
-                    push(node)
-                    push(None)
-                    for source in reversed(node.src):
-                        if source not in done:
-                            push(source)
-                    continue
-            else:
-                node = pop()
-                assert node is not None
+        for node in self._unknown(top_down, done):
             src = tuple([done[s] for s in node.src])
             if bottom_up is None:
                 done[node] = node.with_sources(src)
@@ -142,6 +121,35 @@ class Walk:
                 Watching.watcher(bottom_up, node, new)
         observer.derived(done)
         return done[self]
+
+    def _unknown(self, top_down: Callable[[Self], Self | None] | None, done: dict[Self, Self]
+                 ) -> Iterator[Self]:
+        """The nodes that are to be made again, each when all of its sources are `done`."""
+        if top_down is None and not done and (below := self.__dict__.get("_below")) is not None:
+            yield from (node for node in (*below, self) if node not in done)
+            return
+        stack: list[Self | None] = [self]
+        push, pop = stack.append, stack.pop
+        while stack:
+            node = pop()
+            if node is None:  # the sources of the node below are done
+                finished = pop()
+                assert finished is not None
+                yield finished
+            elif node in done:
+                continue
+            elif top_down is not None and (instead := top_down(node)) is not None:
+                done[node] = instead
+                if instead is not node and Watching.watcher is not None:
+                    Watching.watcher(top_down, node, instead)
+            elif node.src:
+                push(node)
+                push(None)
+                for source in reversed(node.src):
+                    if source not in done:
+                        push(source)
+            else:
+                yield node
 
     def substitute(self, changes: Mapping[Self, Self]) -> Self:
         """This graph with every node that is a key of `changes` replaced. Index arithmetic simplifies
