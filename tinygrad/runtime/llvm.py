@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,6 +45,18 @@ def target_machine(level: int | None = None) -> Any:
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=host_features(), opt=SPEED_LEVEL if level is None else level,
         reloc="pic", codemodel="default", jit=True)
+
+
+_of_thread = threading.local()
+
+
+def _machine_of_thread(level: int) -> Any:
+    """The machine that this thread compiles with at a level. One that compiled before knows its instructions
+    already, which takes as long as the code of a small kernel."""
+    machines = _of_thread.__dict__.setdefault("by_level", {})
+    if level not in machines:
+        machines[level] = target_machine(level)
+    return machines[level]
 
 
 @dataclass(frozen=True)
@@ -130,7 +143,7 @@ def _beside_others(name: str) -> Any:
 def object_code(source: str, is_quick: bool = False) -> bytes:
     """Machine code of LLVM IR for this CPU, as an object file; `is_quick`: see `QUICK_LEVEL`. Raises
     RuntimeError as `optimised_module`."""
-    machine = target_machine(QUICK_LEVEL if is_quick else SPEED_LEVEL)
+    machine = _machine_of_thread(QUICK_LEVEL if is_quick else SPEED_LEVEL)
     with optimised_module(source, machine, is_quick) as module, llvm.ffi.OutputString() as error:
         buffer = _beside_others("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
         if not buffer:
