@@ -243,23 +243,22 @@ def _carried(before: UOp, after: UOp, edited_before: UOp, edited_after: UOp) -> 
 
 
 def _new_names(nest: UOp, taken: tuple[Opt, ...], given: tuple[Opt, ...]) -> dict[int, int]:
-    """What the Opts behind an edit must call the ranges that it splits or leaves whole."""
+    """What the Opts behind an edit must call the ranges that it splits or leaves whole. A split leaves a loop
+    around the one that it makes first (see `loops.split`)."""
+    first = fresh_identity(nest)
     names: dict[int, int] = {}
-    names |= {fresh_identity(nest): o.inner for o in taken if isinstance(o, Merge)}
+    for opt in taken:
+        if isinstance(opt, Merge):
+            names[first] = opt.inner
     was = next((o.range for o in taken if isinstance(o, Splitting)), None)
     split = next((o.range for o in given if isinstance(o, Splitting)), None)
     if was is not None and split is None:
-        names[_outer(nest, was)] = was
+        names[first + 1] = was
     elif split is not None and was is None:
-        names[split] = _outer(nest, split)
+        names[split] = first + 1
     elif split is not None and was is not None and split != was:
         names[split] = was
     return names
-
-
-def _outer(nest: UOp, identity: int) -> int:
-    """The identity of the loop that a split leaves around the one it makes (see `plan.split`)."""
-    return fresh_identity(nest) + (2 if is_reduce_range(nest, range_named(nest, identity)) else 1)
 
 
 def _identities(nest: UOp) -> set[int]:
