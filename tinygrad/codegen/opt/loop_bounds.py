@@ -147,36 +147,25 @@ def _is_largest_of_items(value: UOp) -> bool:
 
 
 def _tighten_sums(nest: UOp) -> UOp:
-    """Shorter loops for the REDUCEs whose values are nothing under a condition."""
+    """Shorter loops for the REDUCEs of values that are nothing under a condition: a loop of each."""
     new_ranges = NewRanges(nest)
 
     def shortened(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node.with_sources(src)
-        span = _span_of_sum(new) if node.op is Ops.REDUCE else None
-        return new if span is None else _shortened(new, span, new_ranges)
+        if new.op is Ops.REDUCE and len(values_of(new)) == 1:
+            conditions, outer = conjuncts(mask_of(new.src[0], new.arg)), _in_turn(new.ranges)
+            for loop in filter(is_plain, new.closed_ranges):
+                span = _span_of_conditions(conditions, loop, outer)
+                if span is not None:
+                    return _shortened(new, loop, span, new_ranges)
+        return new
 
     return nest.rebuild(shortened)
 
 
-def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
-    """(the loop of a REDUCE over guarded values, where it must run), if it need not run everywhere."""
-    closed = node.closed_ranges
-    if len(node.src) - len(closed) != 1:
-        return None
-    mask = mask_of(node.src[0], node.arg)
-    outer = _in_turn(node.ranges)
-    for loop in closed:
-        if is_plain(loop):
-            span = _span_of_conditions(conjuncts(mask), loop, outer)
-            if span is not None:
-                return loop, span
-    return None
-
-
-def _shortened(node: UOp, found: tuple[UOp, LoopSpan], new: NewRanges) -> UOp:
-    """The REDUCE over its span; a sum of products in parts, of which the one in between is free of its
-    conditions."""
-    loop, span = found
+def _shortened(node: UOp, loop: UOp, span: LoopSpan, new: NewRanges) -> UOp:
+    """The REDUCE over the span of a loop; a sum of products in parts, of which the one in between is free of
+    its conditions."""
     value = node.src[0]
     others = [r for r in node.closed_ranges if r is not loop]
 
