@@ -56,9 +56,9 @@ def test_a_masked_tail_of_a_reduce_prints_its_condition() -> None:
         for i0 in 0..4:
             a0 = max for i2 in 0..4 VECTOR:
                 p1[i0*6 + i2]
-            a1 = max for i3 in 0..4 VECTOR:
-                v0 = i3 < 2
-                where(v0, p1[i0*6 + i3 + 4 if v0], -inf)
+            a1 = max for i4 in 0..4 VECTOR:
+                v0 = i4 < 2
+                where(v0, p1[i0*6 + i4 + 4 if v0], -inf)
             p0[i0] = max(a0, a1)*2.0
     """)
     assert format_program(stages.program) == block("""

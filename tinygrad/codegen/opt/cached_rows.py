@@ -62,7 +62,7 @@ def _found_rows(nest: UOp) -> list[CachedRow]:
         repeats = max(_repeats(v, r, around[r]) for v, r in readers)
         if len({r for _, r in readers}) > 1 or repeats > 1:
             values.append(CachedRow(value, loop, tuple(readers), repeats))
-    return [v for v in values if not _inside_another(v, values)]
+    return values
 
 
 cacheable_rows = Attribute(_found_rows, "_cacheable_rows").of
@@ -113,9 +113,3 @@ def row_form(value: UOp, loop: UOp) -> UOp:
     """`value` with stand-ins for the loop along its row and for the loops inside it: equal for equal rows."""
     new = NewRanges()
     return new.own_loops(value, {loop: new.range(loop.extent)})
-
-
-def _inside_another(row: CachedRow, rows: list[CachedRow]) -> bool:
-    """True if caching another row would leave this one with a single reader."""
-    return any(o is not row and len(o.readers) >= len(row.readers)
-               and all(any(v in w.toposort() for w, _ in o.readers) for v, _ in row.readers) for o in rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from tinygrad.codegen.contraction import contraction_of, product_in
+from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE, BlockTileChooser
 from tinygrad.codegen.opt.fused_attention import attention_loops, layout_conversion
 from tinygrad.codegen.opt.online_softmax import SoftmaxSums, WeightedSum, online_softmax_of
@@ -48,20 +48,16 @@ class AttentionChooser(BlockTileChooser):
         return wide[0] if wide[0].reduce.ranges == self.outputs else None
 
     def queries_and_columns(self, found: SoftmaxSums, main: WeightedSum) -> tuple[UOp, UOp] | None:
-        """The ranges of queries and of columns."""
-        product = product_in(main.value)
+        """The ranges of queries, with which neither keys nor values change, and of columns."""
+        product = contraction_of(main.value.reduce_ranges(Ops.ADD, main.loop))
         if product is None:
             return None
-        values = next(s for s in product.src if main.weight not in s.toposort())
-        inner = found.largest.src[0].nodes_of(Ops.REDUCE)
-        rows = found.largest.ranges - values.ranges
-        if inner:
-            scores = contraction_of(inner[0])
-            if scores is None or len(inner) > 1:
+        rows, across = sorted(product.sides, key=lambda side: not side <= found.largest.ranges)
+        for inner in found.largest.src[0].nodes_of(Ops.REDUCE):
+            scores = contraction_of(inner)
+            if scores is None:
                 return None
-            of_key = scores.left if found.loop in scores.left else scores.right
-            rows -= next(f for f in scores.factors if of_key <= f.ranges).ranges
-        across = main.reduce.ranges - found.largest.ranges
+            rows &= scores.right if found.loop in scores.left else scores.left
         queries, columns = self.plain(rows), self.plain(across)
         if not queries or len(columns) != len(across):
             return None

@@ -95,24 +95,25 @@ class CoreUnitChooser(TileChooser):
         self.take(MMA, m, n, k, unit, *tile, 1)
         (single, lanes, _, _, pair, pairs), closed = self.unit_product()
         tiles = loops_over_tiles(lanes, closed, first)
-        if not self.reads_pairs(single, pair):
+        if single.op is not Ops.LOAD or any(a.step(pair) != 1 for a in self.loads_of(single)):
+            # pairs do not lie side by side in memory as they are
             self.stage_side(0, first, (), (pair.extent, False))
             single = self.unit_product()[0][0]
         self.stage_side(1, first, tiles, (pairs.extent, False))
         batch = (single.ranges & lanes.ranges) - frozenset(closed)
         self.enclose_with(self.ranges_of_staging(batch, tiles[0] if tiles else None))
 
-    def reads_pairs(self, single: UOp, pair: UOp) -> bool:
-        """True if both items of a pair lie side by side in memory as they are."""
-        return single.op is Ops.LOAD and all(a.step(pair) == 1 for a in self.loads_of(single))
-
     def stage_side(self, side: int, first: int, outside: Sequence[UOp | None],
                    *fillings: tuple[int, bool]) -> None:
-        """An operand staged for all tiles but those of loops `outside`, its rows filled in the first of these
-        ways (lanes, whether squares are turned) in which it lies as they want it."""
+        """An operand staged for all tiles but those of loops `outside`, as the contraction walks it:
+        products, then the vectors of a tile. Its rows are filled in the first of these ways (lanes, whether
+        squares are turned) in which it lies as they want it."""
         src, summed = self.unit_product()
-        loops = [r for r in loops_over_tiles(src[side], summed, first) if r not in outside]
-        self.stage(src[side], [*loops, *panel_ranges(src[side], summed), src[4 + side]])
+        operand = src[side]
+        loops = [r for r in loops_over_tiles(operand, summed, first) if r not in outside]
+        products = [r for r in summed if r in operand.ranges]
+        vectors = of_kind(operand.ranges.difference(summed), RangeKind.UNROLL)
+        self.stage(operand, [*loops, *products, *vectors, src[4 + side]])
         element = self.newest_stage()[0].closed_ranges[-1]
         for filling in fillings:
             if self.attempt(self.fill_rows, element, *filling):
@@ -202,7 +203,6 @@ class CoreUnitChooser(TileChooser):
         order = [r for r in self.loops if r in around]
         self.enclose_with([r for r in (*order, block) if r is not None])
 
-
     def fill_rows(self, element: UOp, lanes: int, is_turned: bool) -> bool:
         """Lanes for the newest panel, if they lie as it does, or in squares that are turned."""
         self.take(Vector, element, lanes)
@@ -233,10 +233,3 @@ def loops_over_tiles(operand: UOp, summed: list[UOp], first: int) -> list[UOp]:
     on."""
     return sorted((r for r in of_kind(operand.ranges, RangeKind.LOOP)
                    if r.identity >= first and r not in summed), key=lambda r: -int(r.identity))
-
-
-def panel_ranges(operand: UOp, summed: list[UOp]) -> list[UOp]:
-    """The ranges of a panel but its last, as the contraction walks it: products, then the vectors of a
-    tile."""
-    return [r for r in summed if r in operand.ranges] + \
-        of_kind(operand.ranges.difference(summed), RangeKind.UNROLL)

@@ -120,7 +120,8 @@ class LaneChooser(Chooser):
         """Lanes for `r`, and where it is long, several vectors side by side to hide their latency."""
         width = self.whole_width(r)
         reduces = is_reduce_range(self.nest, r)
-        most = MOST_WRITTEN_OUT // max(1, self.work_along(r))
+        work = sum(work_of(n) for n in self.nest.toposort() if is_computed(n) and r in n.ranges)
+        most = MOST_WRITTEN_OUT // max(1, work)
         several = next((u for u in (4, 2) if r.extent >= width * u * 2 and u <= most), 0)
         sums = sum(r in n.ranges and not self.is_minor(n) for n in self.reduces)
         if sums:
@@ -137,19 +138,12 @@ class LaneChooser(Chooser):
             self.tile_transpose(outer, across, width)
             return
         self.split_off(Accumulators if reduces else Upcast, outer, several)
-        if several == MOST_COLUMNS and not reduces:  # of one sum: two have no registers for as many
-            self.two_rows_at_once()
-
-    def work_along(self, r: UOp) -> int:
-        """Operations on values that change with `r`, of the kernel's body written down once."""
-        return sum(work_of(n) for n in self.nest.toposort() if is_computed(n) and r in n.ranges)
-
-    def two_rows_at_once(self) -> None:
-        """The only sum's loop two iterations at a time (2.4 ms instead of 2.9 for a row times a 4096 x 4096
-        matrix on two cores)."""
-        last = (n.closed_ranges[-1] for n in self.reduces)
-        if (loop := next((r for r in last if r.extent >= 2 * MOST_COLUMNS), None)) is not None:
-            self.take(Unroll, loop, 2)
+        if several == MOST_COLUMNS and not reduces:
+            # The loop of the only sum, for two have no registers for as many, two iterations at a time
+            # (2.4 ms instead of 2.9 for a row times a 4096 x 4096 matrix on two cores).
+            last = (n.closed_ranges[-1] for n in self.reduces)
+            if (loop := next((r for r in last if r.extent >= 2 * MOST_COLUMNS), None)) is not None:
+                self.take(Unroll, loop, 2)
 
     def columns_at_once(self, r: UOp, width: int, sums: int) -> int:
         """Vectors beside each other where each lane sums up its own column: memory is read in runs as long as

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from tinygrad.codegen.collapse import simplified
@@ -52,6 +52,11 @@ class LoopSpan:
         sure_begin = self.sure_begin.maximum(other.sure_begin).minimum(end).maximum(begin)
         sure_end = self.sure_end.minimum(other.sure_end).minimum(end).maximum(sure_begin)
         return LoopSpan(begin, sure_begin, sure_end, end.maximum(sure_end))
+
+    def united(self, other: LoopSpan) -> LoopSpan:
+        """Where the conditions of either can hold, and where those of both do."""
+        both = self.intersected(other)
+        return replace(both, begin=self.begin.minimum(other.begin), end=self.end.maximum(other.end))
 
 
 LoopBounds = tuple[UOp, tuple[UOp, ...]]
@@ -95,29 +100,10 @@ def _ends_of_storing(nest: UOp) -> Iterator[LoopBounds]:
 
 
 def _end_of_store(store: UOp, loop: UOp) -> UOp:
-    """Where one STORE writes no further, by those conditions of it that end `loop`."""
-    around = store.closed_ranges[:store.closed_ranges.index(loop)]
-    outer = _in_turn(around)
-    conditions = [] if store.mask is None else map(below_zero, conjuncts(store.mask))
-    ends = (_end_of_holding(d, loop, outer) for d in conditions if d is not None and loop in d.ranges)
-    return reduce(UOp.minimum, ends, loop.src[0])
-
-
-def _end_of_holding(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> UOp:
-    """The iteration of `loop` from which on `difference` cannot be negative: its end where that is not known.
-
-    A tile that overlaps the one before begins at the smaller of two places: either may be it.
-    """
-    terms, _ = linear_terms(difference)
-    for atom, factor in terms.items():
-        if atom.op is Ops.WHERE and factor == 1 and loop in atom.ranges:
-            rest = difference - atom
-            return reduce(UOp.maximum, (_end_of_holding(rest + at, loop, outer) for at in atom.src[1:]))
-    if loop not in difference.ranges:
-        lowest, _ = _extremes(difference, outer)
-        return (lowest < 0).where(loop.src[0], 0)
-    span = span_of(difference, loop, outer)
-    return span.end if span is not None and span.begin.is_zero else loop.src[0]
+    """Where one STORE writes no further."""
+    outer = _in_turn(store.closed_ranges[:store.closed_ranges.index(loop)])
+    span = None if store.mask is None else _span_of_conditions(conjuncts(store.mask), loop, outer)
+    return loop.src[0] if span is None else span.end
 
 
 # --- the largest item and sums weighted by it ---------------------------------------------------------------
@@ -161,36 +147,25 @@ def _is_largest_of_items(value: UOp) -> bool:
 
 
 def _tighten_sums(nest: UOp) -> UOp:
-    """Shorter loops for the REDUCEs whose values are nothing under a condition."""
+    """Shorter loops for the REDUCEs of values that are nothing under a condition: a loop of each."""
     new_ranges = NewRanges(nest)
 
     def shortened(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node.with_sources(src)
-        span = _span_of_sum(new) if node.op is Ops.REDUCE else None
-        return new if span is None else _shortened(new, span, new_ranges)
+        if new.op is Ops.REDUCE and len(values_of(new)) == 1:
+            conditions, outer = conjuncts(mask_of(new.src[0], new.arg)), _in_turn(new.ranges)
+            for loop in filter(is_plain, new.closed_ranges):
+                span = _span_of_conditions(conditions, loop, outer)
+                if span is not None:
+                    return _shortened(new, loop, span, new_ranges)
+        return new
 
     return nest.rebuild(shortened)
 
 
-def _span_of_sum(node: UOp) -> tuple[UOp, LoopSpan] | None:
-    """(the loop of a REDUCE over guarded values, where it must run), if it need not run everywhere."""
-    closed = node.closed_ranges
-    if len(node.src) - len(closed) != 1:
-        return None
-    mask = mask_of(node.src[0], node.arg)
-    outer = _in_turn(node.ranges)
-    for loop in closed:
-        if is_plain(loop):
-            span = _span_of_conditions(conjuncts(mask), loop, outer)
-            if span is not None:
-                return loop, span
-    return None
-
-
-def _shortened(node: UOp, found: tuple[UOp, LoopSpan], new: NewRanges) -> UOp:
-    """The REDUCE over its span; a sum of products in parts, of which the one in between is free of its
-    conditions."""
-    loop, span = found
+def _shortened(node: UOp, loop: UOp, span: LoopSpan, new: NewRanges) -> UOp:
+    """The REDUCE over the span of a loop; a sum of products in parts, of which the one in between is free of
+    its conditions."""
     value = node.src[0]
     others = [r for r in node.closed_ranges if r is not loop]
 
@@ -220,12 +195,19 @@ def _extremes(index: UOp, outer: frozenset[UOp]) -> tuple[UOp, UOp]:
     terms, number = linear_terms(index)
     lowest = highest = constant(number)
     for atom, factor in terms.items():
-        if atom.ranges <= outer:
-            lowest, highest = lowest + atom * factor, highest + atom * factor
-        else:
-            ends = sorted(b * factor for b in atom.bounds)
-            lowest, highest = lowest + ends[0], highest + ends[1]
+        ends = [end * factor for end in _ends_of_atom(atom, outer)]
+        least, most = ends if factor > 0 else reversed(ends)
+        lowest, highest = lowest + least, highest + most
     return lowest, highest
+
+
+def _ends_of_atom(atom: UOp, outer: frozenset[UOp]) -> Iterable[UOp]:
+    """The same of one term without its factor."""
+    if atom.ranges <= outer:
+        return atom, atom
+    if atom.op is Ops.RANGE and len(atom.src) == 3 and atom.src[1].ranges | atom.src[2].ranges <= outer:
+        return atom.src[1], atom.src[2] - 1
+    return map(constant, atom.bounds)
 
 
 def _span_of_conditions(conditions: Iterable[UOp], loop: UOp, outer: frozenset[UOp]) -> LoopSpan | None:
@@ -233,7 +215,8 @@ def _span_of_conditions(conditions: Iterable[UOp], loop: UOp, outer: frozenset[U
     spans, all_known = [], True
     for condition in conditions:
         difference = below_zero(condition)
-        span = None if difference is None else span_of(difference, loop, outer)
+        span = None if difference is None or loop not in difference.ranges else \
+            span_of(difference, loop, outer)
         all_known &= span is not None
         spans += [] if span is None else [span]
     if not spans:
@@ -243,10 +226,18 @@ def _span_of_conditions(conditions: Iterable[UOp], loop: UOp, outer: frozenset[U
 
 
 def span_of(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> LoopSpan | None:
-    """Where in `loop` an index can be negative, in terms of the loops `outer` around it."""
-    step = linear_terms(difference).terms.get(loop, 0)
+    """Where in `loop` an index can be negative, in terms of the loops `outer` around it.
+
+    A tile that overlaps the one before begins at the smaller of two places: either may be it.
+    """
+    terms, _ = linear_terms(difference)
+    for atom, factor in terms.items():
+        if atom.op is Ops.WHERE and factor == 1 and loop in atom.ranges:
+            one, other = (span_of(difference - atom + place, loop, outer) for place in atom.src[1:])
+            return None if one is None or other is None else one.united(other)
+    step = terms.get(loop, 0)
     rest = difference - loop * step
-    if step == 0 or loop in rest.ranges:
+    if loop in rest.ranges:
         return None
     lowest, highest = _extremes(rest, outer)
     extent = loop.src[0]
@@ -254,6 +245,9 @@ def span_of(difference: UOp, loop: UOp, outer: frozenset[UOp]) -> LoopSpan | Non
     def clamped(position: UOp) -> UOp:
         return position.maximum(ZERO).minimum(extent)
 
+    if step == 0:
+        sure_end, end = ((bound < 0).where(extent, 0) for bound in (highest, lowest))
+        return LoopSpan(ZERO, ZERO, sure_end, end)
     if step > 0:  # step * loop + rest < 0 up to some iteration
         end, sure_end = clamped((step - 1 - lowest) // step), clamped((step - 1 - highest) // step)
         return LoopSpan(ZERO, ZERO, sure_end, end)
@@ -291,10 +285,15 @@ def _bounds_of_filling(nest: UOp) -> Iterator[LoopBounds]:
     or under conditions that do."""
     reads = _guarded_reads(nest)
     for stage in dict.fromkeys(load.memory for load, _ in reads):
-        bounds = _bounds_of_reading(stage, [read for read in reads if read[0].memory is stage])
-        if bounds is not None:
-            loop = stage.closed_ranges[0]
-            yield loop, (loop.src[0], *bounds)
+        loop, *inside = stage.closed_ranges
+        if loop.kind is RangeKind.LOOP and all(len(r.src) == 1 for r in (loop, *inside)):
+            outer, items, extent = _in_turn(stage.ranges), iterations(inside), loop.src[0]
+            bounds = [_bounds_of_read(load.offset, masks, outer) for load, masks in reads
+                      if load.memory is stage]
+            begin = reduce(UOp.minimum, (first // items for first, _ in bounds), extent)
+            end = reduce(UOp.maximum, (last // items + 1 for _, last in bounds)).minimum(extent)
+            if not begin.is_zero or end is not extent:
+                yield loop, (extent, begin, end)
 
 
 Read = tuple[UOp, frozenset[UOp]]
@@ -322,40 +321,12 @@ def _guarded_reads(nest: UOp) -> list[Read]:
             if node.op is Ops.LOAD and node.memory.op is Ops.STAGE]
 
 
-def _bounds_of_reading(stage: UOp, reads: list[Read]) -> tuple[UOp, UOp] | None:
-    """Where the outermost loop that fills `stage` may begin and end, since no reader goes further."""
-    loop, *inside = stage.closed_ranges
-    if any(len(r.src) != 1 for r in (loop, *inside)) or loop.kind is not RangeKind.LOOP:
-        return None
-    item_steps = iterations(inside)
-    outer = _in_turn(stage.ranges)
-    begins, ends = [], []
-    for load, masks in reads:
-        found = _bounds_of_read(load.offset, masks, outer)
-        if found is None:
-            return None
-        begins.append(found[0] // item_steps)
-        ends.append((found[1] + (item_steps - 1)) // item_steps)
-    extent = loop.src[0]
-    return reduce(UOp.minimum, begins, extent), reduce(UOp.maximum, ends).minimum(extent)
-
-
-def _bounds_of_read(item: UOp, masks: frozenset[UOp], outer: frozenset[UOp]) -> tuple[UOp, UOp] | None:
-    """[begin, end) of what a LOAD of `item` can read where `masks` hold, in terms of the loops `outer`; None
-    if it may be everything."""
-    begins, ends = [ZERO], []
+def _bounds_of_read(item: UOp, masks: frozenset[UOp], outer: frozenset[UOp]) -> tuple[UOp, UOp]:
+    """The first and the last that a LOAD of `item` can read where `masks` hold, in terms of the loops
+    `outer`."""
+    first, last = _extremes(item, outer)
     for difference in map(below_zero, masks):
         if difference is not None:  # item = rest + difference is below rest; item = rest - difference above
-            ends.append(_extremes(item - difference, outer)[1])
-            begins.append(_extremes(item + difference, outer)[0] + 1)
-    terms, start = linear_terms(item)
-    reading = [r for r in terms if r.op is Ops.RANGE and len(r.src) == 3]
-    if len(reading) == 1 and all(atom.op is Ops.RANGE and factor > 0 for atom, factor in terms.items()) \
-            and reading[0].src[1].ranges | reading[0].src[2].ranges <= outer:
-        (loop,) = reading
-        others = sum(factor * (atom.extent - 1) for atom, factor in terms.items() if atom is not loop)
-        begins.append(loop.src[1] * terms[loop] + start)
-        ends.append((loop.src[2] - 1) * terms[loop] + (others + start + 1))
-    if not ends:
-        return None
-    return reduce(UOp.maximum, begins), reduce(UOp.minimum, ends)
+            first = first.maximum(_extremes(item + difference, outer)[0] + 1)
+            last = last.minimum(_extremes(item - difference, outer)[1] - 1)
+    return first, last

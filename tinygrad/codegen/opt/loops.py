@@ -8,7 +8,7 @@ tile, it masks what lies outside. A reduce adds a masked tail of its own, so the
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 from tinygrad.codegen.collapse import simplified
@@ -184,12 +184,14 @@ def outermost(nest: UOp, r: UOp) -> UOp:
     return change_closers(nest, r, first)
 
 
-def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool = False) -> UOp:
+def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool = False,
+          subtotals: bool = False) -> UOp:
     """`r` as an outer loop over an inner one of `amount` iterations that runs as `kind`.
 
-    `own_accumulators` gives the inner iterations of a reduce accumulators of their own.
+    `own_accumulators` gives the inner iterations of a reduce accumulators of their own; with `subtotals` each
+    outer one adds up what is inside it before that is added to the total.
     """
-    if amount < 2:
+    if amount < 2 and not subtotals:
         raise ValueError(f"a split needs at least 2 inner iterations, got {amount}")
     ops = {n.op for n in closers(nest, r)}
     if Ops.SCATTER in ops:
@@ -198,7 +200,7 @@ def split(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: boo
         return _split_outputs(nest, r, amount, kind)
     if len(ops) > 1:
         raise ValueError(f"r{r.identity} is a loop of a REDUCE and of what it fills: it must stay whole")
-    return _split_reduce(nest, r, amount, kind, own_accumulators)
+    return _split_reduce(nest, r, amount, kind, own_accumulators, subtotals)
 
 
 def _split_outputs(nest: UOp, r: UOp, amount: int, kind: RangeKind) -> UOp:
@@ -238,54 +240,33 @@ def _leads_stages(nest: UOp, r: UOp) -> bool:
     return all(n.closed_ranges[0] is r for n in closers(nest, r) if n.op is Ops.STAGE)
 
 
-def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool) -> UOp:
+def _split_reduce(nest: UOp, r: UOp, amount: int, kind: RangeKind, own_accumulators: bool,
+                  subtotals: bool) -> UOp:
+    """The nest with the REDUCEs that close `r` over whole tiles of `amount` iterations, and over what is left
+    in a tail."""
     tiles, rest = divmod(r.extent, amount)
-    is_written_out, new = kind is RangeKind.UNROLL, NewRanges(nest)
-    inner, tail = new.range(amount, kind), new.range(rest if is_written_out and rest else amount, kind)
-
-    def total(node: UOp, value: UOp, outer: UOp, inner: UOp) -> UOp:
-        if inner is tail and not is_written_out:
-            value = identity_unless(tail < rest, value, node.arg)
-        loops = *(c for c in node.closed_ranges if c is not r), outer
-        if own_accumulators:
-            value, loops = value.reduce_ranges(node.arg, *loops), ()
-        return value.reduce_ranges(node.arg, *loops, inner)
-
-    return _reduced_in_parts(nest, r, amount, (new.counter(tiles, r.kind), inner, tail), new, total)
-
-
-def in_subtotals(nest: UOp, r: UOp, amount: int) -> UOp:
-    """The sums that close `r` as sums of subtotals, of `amount` iterations of it and all loops inside it; the
-    last one takes what is left."""
-    new = NewRanges(nest)
-    inner, outer, tail = map(new.counter, (amount, *divmod(r.extent, amount)))
+    is_masked, new = kind is RangeKind.VECTOR, NewRanges(nest)
+    inner, outer = new.counter(amount, kind), new.counter(tiles, r.kind)
+    tail = new.counter(amount if is_masked else rest, kind)
+    again = new.copies(closed_within(nest, r))
+    """what runs inside `r` runs again in the tail, in loops of its own"""
 
     def total(node: UOp, value: UOp, outer: UOp, inner: UOp) -> UOp:
         loops = node.closed_ranges
         around, inside = loops[:loops.index(r)], loops[loops.index(r) + 1:]
-        return value.reduce_ranges(node.arg, inner, *inside).reduce_ranges(node.arg, *around, outer)
-
-    return _reduced_in_parts(nest, r, amount, (outer, inner, tail), new, total)
-
-
-def _reduced_in_parts(nest: UOp, r: UOp, amount: int, loops: tuple[UOp, UOp, UOp], new: NewRanges,
-                      total: Callable[[UOp, UOp, UOp, UOp], UOp]) -> UOp:
-    """The nest with the REDUCEs that close `r` over whole tiles of `amount` iterations, by the loops
-    (outer, inner), and over what is left, the tail. `total` says what a REDUCE is of a value in them."""
-    outer, inner, tail = loops
-    tiles, rest = divmod(r.extent, amount)
-    again = new.copies(closed_within(nest, r))
-    """what runs inside `r` runs again in the tail, in loops of its own"""
+        if own_accumulators:
+            return value.reduce_ranges(node.arg, *around, *inside, outer).reduce_ranges(node.arg, inner)
+        if subtotals:
+            return value.reduce_ranges(node.arg, inner, *inside).reduce_ranges(node.arg, *around, outer)
+        return value.reduce_ranges(node.arg, *around, *inside, outer, inner)
 
     def in_parts(node: UOp, src: tuple[UOp, ...]) -> UOp:
-        if node.op is not Ops.REDUCE:
-            raise ValueError(f"r{r.identity} is no loop of REDUCEs alone")
         parts = []
         if tiles:
-            main = src[0].substitute({r: outer * amount + inner})
-            parts.append(total(node, main, outer, inner))
+            parts.append(total(node, src[0].substitute({r: outer * amount + inner}), outer, inner))
         if rest:
             value = src[0].substitute({r: tail + tiles * amount, **again})
+            value = identity_unless(tail < rest, value, node.arg) if is_masked else value
             parts.append(total(node, value, ZERO, tail))
         return parts[0] if len(parts) == 1 else simplified(node.arg, node.dtype, *parts)
 

@@ -214,65 +214,50 @@ def edited(states: list[UOp], plan: Plan, edit: Edit) -> Plan | None:
 
 
 def _edited_opts(states: list[UOp], plan: Plan, edit: Edit) -> list[Opt]:
-    opts = [*plan.opts[:edit.at], *edit.given]
-    before = nest = states[edit.at]
-    for opt in edit.given:
-        nest = apply_opt(nest, opt)
-    names = _carried(before, states[edit.at + edit.taken], before, nest)
-    names |= _new_names(before, plan.opts[edit.at:edit.at + edit.taken], edit.given)
-    for number in range(edit.at + edit.taken, len(plan.opts)):
-        moved = _renamed(plan.opts[number], names, nest)
-        before = states[number]
-        if moved is None:
-            whole = _new_names(before, (plan.opts[number],), ())
-            names |= {outer: names.get(r, r) for outer, r in whole.items()}
-            continue
-        after = apply_opt(nest, moved)
-        names |= _carried(before, states[number + 1], nest, after)
-        nest = after
-        opts.append(moved)
+    opts, nest = list(plan.opts[:edit.at]), states[edit.at]
+    names: dict[int, int] = {}
+    """what the Opts that follow must call ranges"""
+    behind = edit.at + edit.taken
+    replaced = itertools.zip_longest(range(edit.at, behind), edit.given)
+    for number, new in itertools.chain(replaced, ((n, None) for n in range(behind, len(plan.opts)))):
+        old = None if number is None else plan.opts[number].renamed(lambda r: names.get(r, r))
+        if old is not None and number >= behind:
+            new = _fitting(old, nest)
+        changed = nest if new is None else apply_opt(nest, new)
+        made = _left_whole(new) if old is None else _made(states[number], states[number + 1])
+        made_now = _left_whole(old) if new is None else _made(nest, changed)
+        names.update((r, made_now.get(role, GONE)) for role, r in made.items())
+        if isinstance(old, Splitting) and isinstance(new, Splitting) and old.range != new.range:
+            names[new.range] = old.range
+        opts += [] if new is None else [new]
+        nest = changed
     return opts
 
 
-def _carried(before: UOp, after: UOp, edited_before: UOp, edited_after: UOp) -> dict[int, int]:
-    """For each range that was new in `after`, the one with its role among those new in `edited_after`."""
-    shift = fresh_identity(edited_before) - fresh_identity(before)
-    made = _identities(after) - _identities(before)
-    now = _identities(edited_after) - _identities(edited_before)
-    return {identity: identity + shift if identity + shift in now else GONE for identity in made}
+def _made(before: UOp, after: UOp) -> dict[int, int]:
+    """The ranges that an Opt made, by the order in which it does."""
+    first = fresh_identity(before)
+    return {r - first: r for r in _identities(after) if r >= first}
 
 
-def _new_names(nest: UOp, taken: tuple[Opt, ...], given: tuple[Opt, ...]) -> dict[int, int]:
-    """What the Opts behind an edit must call the ranges that it splits or leaves whole."""
-    names: dict[int, int] = {}
-    names |= {fresh_identity(nest): o.inner for o in taken if isinstance(o, Merge)}
-    was = next((o.range for o in taken if isinstance(o, Splitting)), None)
-    split = next((o.range for o in given if isinstance(o, Splitting)), None)
-    if was is not None and split is None:
-        names[_outer(nest, was)] = was
-    elif split is not None and was is None:
-        names[split] = _outer(nest, split)
-    elif split is not None and was is not None and split != was:
-        names[split] = was
-    return names
-
-
-def _outer(nest: UOp, identity: int) -> int:
-    """The identity of the loop that a split leaves around the one it makes (see `plan.split`)."""
-    return fresh_identity(nest) + (2 if is_reduce_range(nest, range_named(nest, identity)) else 1)
+def _left_whole(opt: Opt | None) -> dict[int, int]:
+    """What there is without an Opt in the place of ranges that it makes: of the loop around, which a split
+    makes second, and of what is merged."""
+    if isinstance(opt, Splitting):
+        return {1: opt.range}
+    return {0: opt.inner} if isinstance(opt, Merge) else {}
 
 
 def _identities(nest: UOp) -> set[int]:
     return {r.identity for r in all_ranges(nest)}
 
 
-def _renamed(opt: Opt, names: dict[int, int], nest: UOp) -> Opt | None:
-    """`opt` for the edited nest; None where its range is not there."""
+def _fitting(opt: Opt, nest: UOp) -> Opt | None:
+    """`opt` as the edited nest can have it; None where its range is not there."""
     there = _identities(nest)
-    moved = opt.renamed(lambda r: names.get(r, r))
-    if isinstance(moved, Stage):
-        over = tuple(r for r in moved.over if r in there)
-        return replace(moved, over=over) if over else None
-    if isinstance(moved, Thread) and moved.range not in there:
+    if isinstance(opt, Stage):
+        over = tuple(r for r in opt.over if r in there)
+        return replace(opt, over=over) if over else None
+    if isinstance(opt, Thread) and opt.range not in there:
         return next((Thread(r.identity) for r in _shared_loops(nest)), None)
-    return moved if set(moved.ranges()) <= there else None
+    return opt if set(opt.ranges()) <= there else None

@@ -20,7 +20,6 @@ from tinygrad.codegen.opt.loop_partition import partition
 from tinygrad.codegen.opt.loops import (
     across_block,
     across_threads,
-    in_subtotals,
     merge,
     outermost,
     padded,
@@ -196,7 +195,7 @@ class Subtotals(Opt):
 
     range: Range
     amount: int
-    change = in_subtotals
+    change = partial(split, kind=RangeKind.LOOP, subtotals=True)
 
 
 class PartitionLoop(Opt):

@@ -30,14 +30,9 @@ def scan(nest: UOp, loop: UOp) -> UOp:
         item = accumulated(part.item.substitute({loop: ordered}))
         before = UOp.new(Ops.RUNNING, item.dtype, (item, ordered), part.reduce.arg)
         instead[part.reduce] = UOp.new(part.reduce.arg, item.dtype, (before, item)).cast(part.reduce.dtype)
-
-    item_loops = frozenset[UOp]().union(*(p.item.ranges for p in found)) - {loop}
-
-    def ordered_loops(store: UOp) -> UOp:
-        loops = sorted(store.closed_ranges, key=lambda r: 0 if r in item_loops else 1 if r is loop else 2)
-        return store.replace(src=(*values_of(store), *loops))
-
-    stores = [ordered_loops(store) for store in nest.src]
+    around = frozenset({loop}).union(*(p.item.ranges for p in found))
+    stores = [store.replace(src=(*values_of(store), *sorted(
+        store.closed_ranges, key=lambda r: (r not in around, r is loop)))) for store in nest.src]
     if len({closed[:closed.index(loop)] for s in stores if loop in (closed := s.closed_ranges)}) > 1:
         raise ValueError(f"outputs need r{loop.identity} inside loops of their own")
     return UOp.sink(stores).substitute(instead)

@@ -50,6 +50,7 @@ PROGRESS = 0.99
 BETTER = 0.97
 """A plan replaces the cost model's if it takes at most this share of its time: what is closer is noise."""
 FINALISTS = 3
+WRONG = "wrong results"
 
 
 def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
@@ -63,14 +64,13 @@ def searched_plan(ast: UOp, nest: UOp, device: str) -> Plan:
         return kept
     try:
         with observer.span("search"):
-            search = Search(nest, device, width, seconds)
-            found = search.run()
+            found = Search(nest, device, width, seconds).run()
     except (MemoryError, RuntimeError) as error:
         if DEBUG >= 2:
             print(f"no search: {error}")
         return choose_plan(nest, machine)
     if (watcher := observer.active) is not None:
-        watcher.plans_measured(nest, device, search.rows(), found)
+        watcher.plans_measured(nest, device, found.rows(), found)
     if DEBUG >= 2:
         print(f"searched {colored(found.summary(), 'green')}")
     if CACHELEVEL and key is not None:
@@ -100,26 +100,6 @@ class Measured:
     share: float
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a search found."""
-
-    plan: Plan
-    tried: int
-    """plans measured"""
-    wrong: int
-    """plans whose results were not those of the plain loops"""
-    default_seconds: float
-    seconds: float
-    """of a run with the plan"""
-
-    def summary(self) -> str:
-        """One line on it."""
-        return (f"{self.tried} plans: {self.default_seconds * 1e6:.1f} us -> {self.seconds * 1e6:.1f} us, "
-                f"{self.default_seconds / self.seconds:.2f}x: {self.plan}"
-                + (f" ({self.wrong} gave wrong results)" if self.wrong else ""))
-
-
 @dataclass
 class Search:
     """A search for the plan of `nest` among `width` plans at a time, for so many seconds. `Workbench` says
@@ -134,10 +114,9 @@ class Search:
     seen: set[Plan] = field(default_factory=set)
     refused: list[tuple[Plan, str]] = field(default_factory=list)
     """plans that were not timed to the end, and why"""
-    wrong: int = 0
 
-    def run(self) -> Found:
-        """The fastest plan."""
+    def run(self) -> Search:
+        """Find the fastest `plan`, of which a run takes so many `seconds`. Returns the search."""
         self.end = time.perf_counter() + self.budget
         self.bench = Workbench(self.nest, self.device)
         machine = self.bench.renderer.machine
@@ -153,7 +132,19 @@ class Search:
             if all_ranges(self.nest):
                 self.measure([*alternative_plans(self.nest, machine), threaded_plan(self.nest, machine)])
                 self.extend()
-        return self.decide()
+        self.decide()
+        return self
+
+    def summary(self) -> str:
+        """One line on what was found."""
+        return (f"{len(self.seen)} plans: {self.default_seconds * 1e6:.1f} us -> "
+                f"{self.seconds * 1e6:.1f} us, {self.default_seconds / self.seconds:.2f}x: {self.plan}"
+                + (f" ({self.wrong} gave wrong results)" if self.wrong else ""))
+
+    @property
+    def wrong(self) -> int:
+        """Plans whose results were not those of the plain loops."""
+        return sum(why == WRONG for _, why in self.refused)
 
     def extend(self) -> None:
         """Round after round, measure what is near the best."""
@@ -192,8 +183,7 @@ class Search:
             self.refused.append((kernel.plan, "slow"))
             return
         if not self.bench.is_right(kernel):
-            self.wrong += 1
-            self.refused.append((kernel.plan, "wrong results"))
+            self.refused.append((kernel.plan, WRONG))
             return
         mine, default = self.bench.race(kernel, self.default, RACE_SECONDS)
         self.default_seconds = min(self.default_seconds, *default)
@@ -206,17 +196,16 @@ class Search:
         limit = HOPELESS * self.default_seconds
         return self.bench.run(kernel) <= HOPELESS * limit and self.bench.run(kernel) <= limit
 
-    def decide(self) -> Found:
+    def decide(self) -> None:
         """The best plan that is still faster than the cost model's when both run for longer; else that
         one."""
-        chosen, seconds = self.default, None
+        self.plan, seconds = self.default.plan, None
         for candidate in self.measured[:FINALISTS]:
             if candidate.share > BETTER:
                 break
             mine, default = self.bench.race(candidate.kernel, self.default, FINAL_SECONDS, least=5)
             self.default_seconds = min(self.default_seconds, *default)
             if min(mine) <= BETTER * min(default) and median(mine) <= median(default):
-                chosen, seconds = candidate.kernel, min(mine)
+                self.plan, seconds = candidate.kernel.plan, min(mine)
                 break
-        return Found(chosen.plan, len(self.seen), self.wrong, self.default_seconds,
-                     self.default_seconds if seconds is None else seconds)
+        self.seconds = self.default_seconds if seconds is None else seconds

@@ -6,8 +6,6 @@ nest. Out: the next sum to split, for `choose.py`; `loops.py` splits it.
 """
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tinygrad.codegen.ranges import closers, is_plain
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
@@ -23,24 +21,18 @@ WHOLE = 2
 """And how long a sum may be that stays whole."""
 
 
-class LongSum(NamedTuple):
-    """A loop of a sum, so many iterations of which, with the loops inside it, are a subtotal."""
-
-    loop: UOp
-    amount: int
-
-
-def long_sum(nest: UOp) -> LongSum | None:
-    """A sum of floats of which one accumulator adds up several subtotals; None where there is none."""
+def long_sum(nest: UOp) -> tuple[UOp, int] | None:
+    """A loop of a sum of floats of which one accumulator adds up several subtotals, and how many iterations
+    of it, with the loops inside, are a subtotal; None where there is none."""
     for reduce in nest.nodes_of(Ops.REDUCE):
         if reduce.arg is Ops.ADD and reduce.dtype.is_float:
             found = _cut(reduce)
-            if found is not None and all(n.op is Ops.REDUCE for n in closers(nest, found.loop)):
+            if found is not None and all(n.op is Ops.REDUCE for n in closers(nest, found[0])):
                 return found
     return None
 
 
-def _cut(reduce: UOp) -> LongSum | None:
+def _cut(reduce: UOp) -> tuple[UOp, int] | None:
     """Which of a sum's loops to split, and into what: the innermost that makes it long, so that subtotals are
     nearly of that length and, where possible, of equal length."""
     terms = 1
@@ -52,6 +44,6 @@ def _cut(reduce: UOp) -> LongSum | None:
             shortest, longest = (int(share * SUBTOTAL / terms) for share in (SHORTEST, LONGEST))
             even = [n for n in range(max(1, shortest), min(longest + 1, loop.extent)) if loop.extent % n == 0]
             amount = max(even) if even else ceildiv(loop.extent, round(length))
-            return None if amount == 1 and loop is reduce.closed_ranges[-1] else LongSum(loop, amount)
+            return None if amount == 1 and loop is reduce.closed_ranges[-1] else (loop, amount)
         terms *= loop.extent
     return None
