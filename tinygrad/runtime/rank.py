@@ -26,8 +26,7 @@ import time
 import traceback
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from ctypes import memmove
 from functools import cached_property
 from types import TracebackType
@@ -157,15 +156,9 @@ class World:
 
     # --- messages -------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def at(self, partners: tuple[int, ...], kind: str) -> Iterator[None]:
-        """A block that is an exchange, as the thread that watches sees it."""
-        self.begin(partners, kind)
-        yield
-        self.partners = ()
-
     def begin(self, partners: tuple[int, ...], kind: str) -> None:
-        """Let the thread that watches see an exchange, until there are no `partners`."""
+        """Let the thread that watches see an exchange, until it has come to its end and there are no
+        `partners`."""
         for rank in partners:
             turn = self.turns[rank] = self.turns[rank] + 1
             self.past[rank].append((turn, kind, self.computing))
@@ -202,28 +195,30 @@ class World:
         """Send and receive all messages at once, and copy inside this rank while they are on their way.
         Begins when all partners do, which have to agree about number, sizes and digest."""
         letters = self.letters_of(exchange)
-        with self.at(exchange.partners, "copies"):
-            for letter in letters:
-                if letter.is_packed:
-                    letter.pack(sent)
-            self.answer(letters)
-            long = LongMessages(self.data, name_of(self.rank))
-            for letter in letters:
-                if letter.is_packed:
-                    letter.unpack(received)
-                else:
-                    long.begin(letter, sent, received)
-            for source, target in exchange.local:
-                for given, taken in zip(source.of(sent), target.of(received), strict=True):
-                    fill(taken, given)
-            self.rest_until(long.waiting, exchange.seconds)
-            long.unpack()
+        self.begin(exchange.partners, "copies")
+        for letter in letters:
+            if letter.is_packed:
+                letter.pack(sent)
+        self.answer(letters)
+        long = LongMessages(self.data, name_of(self.rank))
+        for letter in letters:
+            if letter.is_packed:
+                letter.unpack(received)
+            else:
+                long.begin(letter, sent, received)
+        for source, target in exchange.local:
+            for given, taken in zip(source.of(sent), target.of(received), strict=True):
+                fill(taken, given)
+        self.rest_until(long.waiting, exchange.seconds)
+        long.unpack()
+        self.partners = ()
         self.sent += exchange.sent
 
     def agree(self, between: Sequence[Between]) -> None:
         """Wait until all partners are at an exchange whose content goes another way, and agree about it."""
-        with self.at(tuple(b.rank for b in between), "copies"):
-            self.answer([Letter(b, self.scratch_of(b.rank), has_content=False) for b in between])
+        self.begin(tuple(b.rank for b in between), "copies")
+        self.answer([Letter(b, self.scratch_of(b.rank), has_content=False) for b in between])
+        self.partners = ()
 
     def answer(self, letters: list[Letter]) -> None:
         """Send these, and wait for those of the same partners. Ends all processes where one says something
@@ -277,18 +272,19 @@ class World:
     def broadcast(self, memory: Bytes, root: int, text: bytes, copied: Bytes | None = None) -> None:
         """Fill `memory` of every rank with what it is at `root`; `text` says what it is. The root fills
         `copied` with it, too, while the others read."""
-        with self.at(self.everybody_else, f"a broadcast by rank {root}"):
-            number, digest = self.next_with(EVERYBODY, text)
-            own = number, memory.nbytes, digest
-            found = np.array(own, np.int64)
-            self.rest_until([self.data.Ibcast(found, root)])
-            self.compare(own, tuple(found.tolist()), root)
-            requests = [self.data.Ibcast(part, root) for part in parts(memory)]
-            if copied is not None:
-                copied[:] = memory
-            self.rest_until(requests, seconds_of(0, memory.nbytes))
-            if self.rank == root:
-                self.sent += memory.nbytes * (self.size - 1)
+        self.begin(self.everybody_else, f"a broadcast by rank {root}")
+        number, digest = self.next_with(EVERYBODY, text)
+        own = number, memory.nbytes, digest
+        found = np.array(own, np.int64)
+        self.rest_until([self.data.Ibcast(found, root)])
+        self.compare(own, tuple(found.tolist()), root)
+        requests = [self.data.Ibcast(part, root) for part in parts(memory)]
+        if copied is not None:
+            copied[:] = memory
+        self.rest_until(requests, seconds_of(0, memory.nbytes))
+        if self.rank == root:
+            self.sent += memory.nbytes * (self.size - 1)
+        self.partners = ()
 
     def together(self, joined: JoinedCollective, sent: Sequence[Bytes], received: Sequence[Bytes]) -> None:
         """Fill `received` with what the ranks of collectives send, combined or gathered, once all are found
@@ -298,20 +294,21 @@ class World:
         FIELDS.pack_into(joined.message.data, 0, number, joined.nbytes, digest)
         if joined.is_packed:
             joined.pack(sent)
-        with self.at(joined.partners, joined.kind):
-            comm = self.communicator(ranks)
-            try:
-                self.rest_until([comm.Iallgather(joined.message, joined.messages)])
-            except self.mpi.Exception as error:  # what others sent is longer than what this rank expects
-                self.abort(f"ranks {', '.join(map(str, ranks))} do not run the same program, or MPI failed, "
-                           f"{error}\n{self.computing_at(joined.partners)}")
-            if not joined.is_agreed:
-                for rank, said in zip(ranks, joined.headers, strict=True):
-                    self.compare(FIELDS.unpack(joined.header.data), FIELDS.unpack(said.data), rank)
-            if joined.is_packed:
-                joined.unpack(received)
-            else:
-                self.together_at_once(comm, joined, sent, received)
+        self.begin(joined.partners, joined.kind)
+        comm = self.communicator(ranks)
+        try:
+            self.rest_until([comm.Iallgather(joined.message, joined.messages)])
+        except self.mpi.Exception as error:  # what others sent is longer than what this rank expects
+            self.abort(f"ranks {', '.join(map(str, ranks))} do not run the same program, or MPI failed, "
+                       f"{error}\n{self.computing_at(joined.partners)}")
+        if not joined.is_agreed:
+            for rank, said in zip(ranks, joined.headers, strict=True):
+                self.compare(FIELDS.unpack(joined.header.data), FIELDS.unpack(said.data), rank)
+        if joined.is_packed:
+            joined.unpack(received)
+        else:
+            self.together_at_once(comm, joined, sent, received)
+        self.partners = ()
         self.sent += joined.sent
 
     def together_at_once(self, comm: Any, joined: JoinedCollective, sent: Sequence[Bytes],

@@ -187,14 +187,10 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mappin
         return None
     if inputs.owner != list(range(len(tensors))):
         return None
-    outputs = trace.outputs
-    places = [output.places[0] for output in outputs if len(output.places) == 1 and output.argument is None]
-    own = list(dict.fromkeys(places))
-    first = {place: places.index(place) for place in own}
-    has_sizes = any(output.view.has_sizes for output in outputs)
-    if len(places) != len(outputs) or (has_sizes and len(own) != len(outputs)) or any(
-            trace.places[n].kind is not SlotKind.FRESH or trace.places[n].content is not None for n in own):
+    found = results_of(trace, kept)
+    if found is None:
         return None
+    own, results, repeated = found
     read = dict(trace.input_places)
     used = {place for _, place in command.places}
     tables = {n: trace.places[n].state for n in used if trace.places[n].is_constant}
@@ -214,23 +210,8 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mappin
         else:
             numbers.append(seed + 1 + len(constants))
             constants.append(values.of(variable))
-    results: list[Result] = []
-    repeated: list[Repeated] = []
-    shapes = []
-    for number, output in enumerate(outputs):
-        strides = strides_in_memory(output.view)
-        if strides is None:
-            return None
-        before = first[places[number]]
-        result = Result(largest_shape(output.view.shape), strides, torch_dtype(output.view.dtype),
-                        number in kept and before in kept)
-        if before == number:
-            results.append(result)
-        else:
-            repeated.append(Repeated(number, before, result))
-        if output.view.has_sizes:
-            bounds = output.view.with_sizes(lambda size: bound(size, inputs.variables)).shape
-            shapes.append((number, shape_value(bounds)))
+    shapes = [(number, shape_value(output.view.with_sizes(lambda size: bound(size, inputs.variables)).shape))
+              for number, output in enumerate(trace.outputs) if output.view.has_sizes]
     owners = [tensors[read[place]] for place in arguments]
     gaps = [i for i, number in enumerate(owners) if number not in larger and
             (given[number].is_neg() or not is_dense(given[number]))]
@@ -238,7 +219,32 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mappin
                   tuple((i, larger[number]) for i, number in enumerate(owners) if number in larger),
                   Results(results), tuple(shapes), np.array(numbers, np.intp), tuple(constants), memory,
                   None if all(isinstance(item, Slot) for item in trace.structure) else tuple(trace.structure),
-                  tuple(repeated))
+                  repeated)
+
+
+def results_of(trace: Trace, kept: Collection[int]
+               ) -> tuple[list[int], list[Result], tuple[Repeated, ...]] | None:
+    """The places of a trace's results, what lies there, and the results that are another one's value; None
+    where one is not all of some new memory."""
+    first: dict[int, int] = {}
+    results, repeated = [], []
+    for number, output in enumerate(trace.outputs):
+        if len(output.places) != 1 or output.argument is not None:
+            return None
+        place = trace.places[output.places[0]]
+        strides = strides_in_memory(output.view)
+        if place.kind is not SlotKind.FRESH or place.content is not None or strides is None:
+            return None
+        before = first.setdefault(output.places[0], number)
+        result = Result(largest_shape(output.view.shape), strides, torch_dtype(output.view.dtype),
+                        number in kept and before in kept)
+        if before == number:
+            results.append(result)
+        else:
+            repeated.append(Repeated(number, before, result))
+    if repeated and any(output.view.has_sizes for output in trace.outputs):
+        return None
+    return list(first), results, tuple(repeated)
 
 
 address_of = torch.Tensor.data_ptr
