@@ -151,14 +151,16 @@ def run_calls(calls: Sequence[KernelCall], addresses: Mapping[int, int], values:
 
 def show(structure: Structure, template: Template, new: dict[int, Buffer], observed: Any = None) -> None:
     """Let the structure's nodes stand for what was computed, of which new memory is `observed`."""
-    nodes = dict(enumerate(structure.buffers)) if template.results else {}
+    nodes: dict[int, UOp] = {}
     for number, memory in new.items():
         node = nodes[number] = UOp.new_buffer(memory.device, memory.size, memory.dtype)
         node.storage.buffer = memory
         if observed:
             memory.change = observed.memory[number]
-    for number, shards in enumerate(template.results, len(structure.buffers) + len(template.fresh)):
-        nodes[number] = shards.over(nodes)
+    if template.results:
+        nodes.update(enumerate(structure.buffers))
+        for number, shards in enumerate(template.results, len(structure.buffers) + len(template.fresh)):
+            nodes[number] = shards.over(nodes)
     for position, view in template.views:
         node = structure.nodes[position]
         node.set_realized_view(shared_memory(node) if view is None else view.over(nodes))

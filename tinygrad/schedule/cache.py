@@ -27,6 +27,7 @@ from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import NotPortable, Writer
 from tinygrad.graph.sharding import Layout, Sharding
+from tinygrad.graph.sizes import Size
 from tinygrad.graph.template import expanded
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
@@ -393,7 +394,7 @@ class ScheduleCache:
         """The structure of what is still to be computed of `sinks`; None where there is nothing to compute,
         or not of known sizes."""
         outputs = unrealized(sinks)
-        if not outputs or any(s.has_sizes for s in outputs):
+        if not outputs or (Size.exists and any(s.has_sizes for s in outputs)):
             return None
         return Structure(outputs, on_several_devices(outputs))
 
