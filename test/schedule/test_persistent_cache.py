@@ -310,7 +310,10 @@ fresh, items, views, arenas = (lambda d, at=at: d["value"][at] for at in range(4
 
 @pytest.mark.parametrize("change", [
     lambda d: d.pop("value"), lambda d: d["value"].pop(), lambda d: d["rows"].clear(),
+    lambda d: items(d)[0][2].append(99), lambda d: items(d)[0][2].append(-1),
     lambda d: items(d)[0][2].append("one"), lambda d: items(d)[0].pop(),
+    lambda d: views(d)[0].__setitem__(0, 9999), lambda d: views(d)[0].__setitem__(0, -1),
+    lambda d: arenas(d).append(["CPU", [4, [[1, 64]]]]), lambda d: arenas(d).append(["CPU", [64, [[-1, 0]]]]),
     lambda d: items(d)[0].__setitem__(2, "one"), lambda d: views(d)[0].__setitem__(0, "one"),
     lambda d: views(d)[0].__setitem__(1, 9999), lambda d: arenas(d).append(["CPU", [4, [[1, "one"]]]]),
     lambda d: fresh(d)[0][2].__setitem__("dtype", "float33"), lambda d: fresh(d)[0].__setitem__(1, 4.0),

@@ -29,7 +29,8 @@ GROUPS = (2, 4)
 Tiles = dict[UOp, tuple[tuple[UOp, ...], int]]
 """For a LOAD of a tile: the LOADs of the whole tile, in the order of their items, and its place there."""
 LEAST_HEIGHT = 4
-"""LOADs beside each other from which on a tile is worth it."""
+"""LOADs beside each other from which on they are a tile (attention of 36 features, 4 at a time: 0.97 of the
+time of gathers; Zen 4). Fewer were not tried."""
 
 
 def tiles_of(nest: UOp) -> Tiles:

@@ -46,8 +46,8 @@ class GraphTemplate:
         return nodes[-1]
 
     def applied(self, leaves: Sequence[UOp]) -> UOp:
-        """As `over`, or the APPLY that stands for it, where all leaves are in memory, and nothing is to be
-        written or kept before the result is computed."""
+        """As `over`, or the APPLY that stands for it, where all leaves are in memory, and the result has a
+        device, and nothing is to be written or kept before it is computed."""
         _, dtype, _, known, _ = self.steps[-1]
         for leaf in leaves:
             if leaf.op is not Ops.BUFFER and leaf.computed_into is None:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from tinygrad.codegen.contraction import contraction_of
 from tinygrad.codegen.lower import lower
 from tinygrad.codegen.opt.access import MemoryAccess, accesses_of
+from tinygrad.codegen.ranges import iterations
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
@@ -43,6 +44,8 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
     accesses = accesses_of(nest)
     store = next(a for a in accesses if a.node is nest.src[output])
     axes = _ranges_of_axes(shape, store)
+    if axes is None:
+        return tuple(range(len(shape)))
     known = _known_to_weights(store)
     if known is not None:
         last, shared = known
@@ -50,7 +53,8 @@ def axis_order(ast: UOp, output: int) -> tuple[int, ...]:
         while behind and behind[0] > 0 and axes[behind[0] - 1] in shared:
             behind.insert(0, behind[0] - 1)  # a convolution's groups: all its channels side by side
         return tuple(sorted(range(len(shape)), key=behind.__contains__))
-    loads = sorted((a for a in accesses if a.node.op is Ops.LOAD), key=lambda a: -int(a.node.memory.arg[1]))
+    loads = sorted((a for a in accesses if a.node.op is Ops.LOAD and a.node.memory.op is Ops.PARAM),
+                   key=lambda a: -int(a.node.memory.arg[1]))
     for load in loads:
         steps = [None if r is None else load.step(r) for r in axes]
         if all(r is None or step for r, step in zip(axes, steps, strict=True)):
@@ -87,21 +91,33 @@ def _axes_of_loops(index: tuple[UOp, ...]) -> list[list[int]]:
     return list(axes_of.values())
 
 
-def _ranges_of_axes(shape: tuple[int, ...], store: MemoryAccess) -> list[UOp | None]:
+def _ranges_of_axes(shape: tuple[int, ...], store: MemoryAccess) -> list[UOp | None] | None:
     """The range that runs over each axis of a row-major store, None for axes of size 1."""
     by_step = {step: r for r, step in store.steps.items()}
-    return [by_step[prod(shape[axis + 1:])] if extent > 1 else None for axis, extent in enumerate(shape)]
+    found: list[UOp | None] = []
+    for axis, extent in enumerate(shape):
+        r = by_step.get(prod(shape[axis + 1:])) if extent > 1 else None
+        if extent > 1 and r is None:
+            return None
+        found.append(r)
+    return found
 
 
 def _known_to_weights(store: MemoryAccess) -> tuple[frozenset[UOp], frozenset[UOp]] | None:
     """(the output ranges that only one operand of the store's contraction changes with, those that both
-    change with). That operand is the one with fewer of them: a weight knows the channels, an image its rows
-    and columns too."""
+    change with). That operand is the one with fewer of them (a weight knows the channels, an image its rows
+    and columns too), or the clearly smaller one, but for a batch of matrices, which are no weights."""
     for node in store.node.toposort():
         contraction = contraction_of(node)
         if contraction is None or node.ranges != frozenset(store.node.closed_ranges):
             continue
         sides = contraction.sides
+        shared = node.ranges - sides[0] - sides[1]
         if len(sides[0]) != len(sides[1]):
-            return min(sides, key=len), node.ranges - sides[0] - sides[1]
+            return min(sides, key=len), shared
+        if shared:
+            continue
+        sizes = [iterations(s.ranges) for s in contraction.factors]
+        if 2 * min(sizes) <= max(sizes):
+            return sides[0] if sizes[0] < sizes[1] else sides[1], shared
     return None

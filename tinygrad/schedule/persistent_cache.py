@@ -2,8 +2,7 @@
 
 The process's `schedules` look here for a structure that they do not hold: a process that runs what another
 one ran before it makes none of the decisions of `fuse.py`. A `Template` is kept as a record
-(`graph/records.py`), under a name that depends on everything that decides it; that a file is as it was
-written, the store knows (`store.py`).
+(`graph/records.py`), under a name that depends on everything that decides it.
 """
 from __future__ import annotations
 
@@ -13,16 +12,46 @@ from contextlib import suppress
 from tinygrad import observer
 from tinygrad.codegen.kernel_cache import device_key, uses_kernel_cache
 from tinygrad.device import Device
+from tinygrad.dtype import DType
 from tinygrad.graph.ops import Family
 from tinygrad.graph.portable import NotPortable
 from tinygrad.graph.records import decode, encode
 from tinygrad.schedule.cache import ScheduleCache, Structure, Template
+from tinygrad.schedule.memory import Arena
+from tinygrad.schedule.memory_views import over_memory
 from tinygrad.store import key_of, store_of
 
 MAX_BYTES = 1 << 26
 """Bytes that schedules may take on disk."""
 LEAST_NODES = 48
 """Graphs from which on a schedule is kept: one of a single expression takes less time than a file."""
+
+
+def template_of(text: bytes, structure: Structure) -> Template:
+    """The template of `structure` that a text says. Raises ValueError for anything else."""
+    template = decode(Template, text)
+    slots = len(structure.buffers) + len(template.fresh)
+    used = [place for step in template.steps for place in step.places]
+    used += [view.number for _, view in template.views if view is not None]
+    bound = [v.value for step in template.steps for v in step.variables if v.source]
+    at = [position for position, _ in template.views]
+    variables = len(structure.variables) + len(template.starts)
+    for numbers, limit in ((used, slots), (bound, variables), (at, len(structure.nodes))):
+        if not all(0 <= number < limit for number in numbers):
+            raise ValueError(f"not a schedule of this structure: a number is not below {limit}")
+    if any(view is None and over_memory(structure.nodes[at]) is None for at, view in template.views):
+        raise ValueError("not a schedule of this structure: a node that shares no memory has no view")
+    for _, arena in template.arenas:
+        check_arena(arena, template.fresh, len(structure.buffers))
+    return template
+
+
+def check_arena(arena: Arena, fresh: tuple[tuple[str, int, DType], ...], known: int) -> None:
+    """Raise ValueError where a value, by its number, does not lie in its arena."""
+    for number, offset in arena.offsets.items():
+        _, items, dtype = fresh[number - known] if known <= number < known + len(fresh) else ("", 0, None)
+        if dtype is None or not 0 <= offset <= arena.size - items * dtype.itemsize:
+            raise ValueError(f"value {number} does not lie in its arena of {arena.size} bytes")
 
 
 def digest_of(structure: Structure) -> str | None:
@@ -51,7 +80,7 @@ class PersistentSchedules:
         store = store_of("schedules", MAX_BYTES)
         if (text := store.get(key)) is not None:
             with suppress(ValueError):
-                return decode(Template, text)
+                return template_of(text, structure)
         template = make()
         with suppress(NotPortable):
             store.put(key, encode(Template, template))
