@@ -15,10 +15,19 @@ from tinygrad.graph.node_flags import MEMORY
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.template import GraphTemplate
 from tinygrad.graph.uop import UOp
+from tinygrad.tensor.history import LOOKS
 from tinygrad.tensor.live import live_tensors
 
 Binary = Callable[[Tensor, Tensor], Tensor]
 draw = np.random.default_rng(7)
+
+
+@pytest.fixture(autouse=True)
+def no_look_falls_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at all histories, which expands every node, comes after some number of computations: of all
+    tests before this one."""
+    monkeypatch.setattr(LOOKS, "computations", 10**6)
+    monkeypatch.setattr(LOOKS, "bytes", 1 << 60)
 
 
 def real(*shape: int) -> Tensor:
