@@ -27,6 +27,7 @@ from tinygrad.codegen.opt.opts import (
     Merge,
     Prefetch,
     Split,
+    Stage,
     Tighten,
     Upcast,
     Vector,
@@ -303,6 +304,17 @@ def test_pixels_of_small_images_are_one_range_of_rows(side: int, joined: bool) -
     plan = choose_plan(nest, MACHINES["AVX2"].machine)
     assert (Merge(1, 2) in plan.opts) == joined
     assert joined or Upcast(2, 3) in plan.opts, "57 columns in tiles of 3"
+
+
+@pytest.mark.parametrize("name", ["AVX2", "AVX-512"])
+@pytest.mark.parametrize("stride, is_staged", [(1, False), (2, True)])
+def test_windows_that_lie_in_rows_are_read_where_they_lie(name: str, stride: int, is_staged: bool) -> None:
+    """Panels would hold each pixel nine times; where pixels are two apart, they are loads of whole rows."""
+    image = Tensor(np.ones((4, 60, 41, 99), np.float32)).realize()
+    weight = Tensor(np.ones((18, 60, 3, 3), np.float32)).realize()
+    nest = nest_of(image.conv2d(weight, stride=stride))
+    plan = choose_plan(nest, MACHINES[name].machine)
+    assert any(isinstance(o, Stage) for o in plan.opts) == is_staged
 
 
 def test_rows_whose_number_varies_are_no_part_of_a_range_of_two() -> None:

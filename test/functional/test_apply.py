@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import GlobalCounters, Tensor, TinyJit, dtypes
+from tinygrad import GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinygrad.engine.realize import realize_uops
 from tinygrad.graph.node_flags import MEMORY
 from tinygrad.graph.ops import Ops
@@ -72,6 +72,39 @@ def test_several_are_computed_together() -> None:
     assert first._uop.op is second._uop.op is Ops.APPLY
     assert kernels(lambda: second.realize(first)) == 0
     np.testing.assert_allclose(second.numpy(), b.numpy() @ c.numpy(), rtol=1e-5)
+
+
+def test_a_value_inside_that_was_computed_for_somebody_is_none_of_another_calls() -> None:
+    weight, bias = real(4), real(4)
+    layer = nn.LayerNorm(4)
+    layer.weight, layer.bias = weight, bias
+    layer(real(6, 4)).realize()
+    layer(real(7, 4)).uop.op  # noqa: B018  # a template of that shape, which has no schedule
+    for i in range(3):
+        x = real(7, 4)
+        inside = x.layernorm()
+        if i == 0:
+            inside.uop.op  # noqa: B018  # looks at the nodes, of which the value is
+            inside.realize()
+        expected = x.layernorm().numpy() * weight.numpy() + bias.numpy()
+        np.testing.assert_allclose(layer(x).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_operands_may_be_numbers_repeated() -> None:
+    """What a layer has before it is trained, by values of its own."""
+    x = real(6, 4)
+    for value in (1.0, 2.0, -0.5):
+        layers = nn.LayerNorm(4), nn.LayerNorm(4)
+        for layer in layers:
+            layer.weight = Tensor.full((4,), value)
+        layers[0](x).realize()
+        y = layers[1](x)
+        assert y._uop.op is Ops.APPLY and kernels(y.realize) == 1
+        np.testing.assert_allclose(y.numpy(), value * x.layernorm().numpy(), rtol=1e-6)
+        (y * y).sum().backward()
+        assert layers[0].weight.grad is None and layers[1].weight.grad is not None
+        expected = 2 * value * (x.layernorm() ** 2).sum(0)
+        np.testing.assert_allclose(layers[1].weight.grad.numpy(), expected.numpy(), rtol=1e-5)
 
 
 def test_equal_calls_are_computed_once() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinygrad import observer
+from tinygrad.graph.leaf_tensors import constant_value
 from tinygrad.graph.node_flags import COSTLY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
@@ -46,11 +47,11 @@ class GraphTemplate:
         return nodes[-1]
 
     def applied(self, leaves: Sequence[UOp]) -> UOp:
-        """As `over`, or the APPLY that stands for it, where all leaves are in memory, and the result has a
-        device, and nothing is to be written or kept before it is computed."""
+        """As `over`, or the APPLY that stands for it, where all leaves are in memory or numbers repeated, and
+        the result has a device, and nothing is to be written or kept before it is computed."""
         _, dtype, _, known, _ = self.steps[-1]
         for leaf in leaves:
-            if leaf.op is not Ops.BUFFER and leaf.computed_into is None:
+            if leaf.op is not Ops.BUFFER and leaf.computed_into is None and constant_value(leaf) is None:
                 return self.over(leaves)
         if known[1] is None or known[2] & (WRITES | COSTLY):
             return self.over(leaves)

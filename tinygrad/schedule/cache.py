@@ -346,6 +346,17 @@ def with_program(items: list[ScheduleItem], structure: Structure) -> list[Schedu
     return [i._replace(program=program) if is_exchange(i) else i for i in items]
 
 
+def uses_memory_of_others(schedule: Schedule, structure: Structure) -> bool:
+    """Whether a schedule uses memory that neither the structure tells of nor its items write: some value that
+    is none of the structure's nodes (one inside an APPLY, a shard) was computed before. It is for this graph
+    alone then; another one of that structure would have no such value."""
+    known = set(structure.buffers)
+    known.update(b for item in schedule.items for b in item.buffers[:item.outputs])
+    shown = (memory for view in schedule.views.values() for memory in view.base.memories)
+    return not known.issuperset(b for item in schedule.items for b in item.buffers) or \
+        not known.issuperset(shown)
+
+
 def unrealized(sinks: Sequence[UOp]) -> list[UOp]:
     """Those of `sinks` that have no value yet and are no views of memory."""
     return [s for s in sinks if (s.computed_into is None or s.realized_view is None)
@@ -417,7 +428,9 @@ class ScheduleCache:
         if structure.is_sharded:
             with observer.span("partition", f"{len(structure.nodes)} nodes"):
                 results = ShardedResults(structure.sinks)
-            schedule = self.kept(Template.of(self.of_stand_ins(results), structure), structure)
+            schedule = self.of_stand_ins(results)
+            if not uses_memory_of_others(schedule, structure):
+                schedule = self.kept(Template.of(schedule, structure), structure)
         else:
             with observer.span("schedule", f"{len(structure.nodes)} nodes"):
                 schedule = self.new_schedule(structure)
@@ -431,7 +444,7 @@ class ScheduleCache:
         schedule = self.schedule(list(results.values()))
         views = {sink: schedule.views.get(node) for sink, node in results.items()}
         new = {sink: view for sink, view in views.items() if view is not None}
-        if len(new) == len(views):
+        if len(new) == len(views) and not uses_memory_of_others(schedule, structure):
             items = [i._replace(variables=tuple(
                 [v if v.variable in structure.variables else BoundVariable(v.name, "", v.value)
                  for v in i.variables])) for i in schedule.items]

@@ -236,8 +236,8 @@ class TileChooser(PanelChooser):
         jumps = self.is_walked_badly(operand, lane)
         in_panels = self.lies_in_panels(product)
         is_small = self.items_read(product, operand) <= self.machine.l2_bytes // SMALL_SHARE
-        stage = not in_panels and (jumps or not is_small) and product.reuse >= STAGING_REUSE \
-            and self.panel_fits(product, width)
+        stage = not in_panels and (jumps or not (is_small or self.repeats_items(product))) and \
+            product.reuse >= STAGING_REUSE and self.panel_fits(product, width)
         order = next(n.closed_ranges for n in self.reduces
                      if set(n.closed_ranges) == set(product.reduce.closed_ranges))
         if stage and jumps:
@@ -275,6 +275,13 @@ class TileChooser(PanelChooser):
         elif in_panels and (now := self.main_contraction()) is not None:
             self.walk_panels(along(now, vector), product.column_bytes * lane.extent)
         self.write_out_products()
+
+    def repeats_items(self, product: VectorProduct) -> bool:
+        """Whether panels would hold items several times (windows of an image): what they are filled from is
+        smaller, and stays near. (On Zen 4, 111 x 41 x 69 pixels to 15 channels by 3 x 3: 0.65 of the time;
+        with AVX2, 102 x 31 x 73 to 18: 0.62.)"""
+        whole = sum(int(n.arg[1]) for n in product.vectors.nodes_of(Ops.PARAM))
+        return iterations(product.vectors.ranges) >= 2 * whole
 
     def rows_held(self, product: VectorProduct, row: UOp) -> int:
         """Of how many rows that are read item by item the first cache holds a line each. (Rows of 16 KB share
