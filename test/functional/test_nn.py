@@ -81,14 +81,41 @@ def test_conv_transpose2d_scatters_the_kernel(kernel: tuple[int, int], groups: i
     scatters_the_kernel((2, 4, 5, 6), kernel, groups, stride, padding, output_padding, dilation)
 
 
-@pytest.mark.parametrize(("kernel", "stride"), [(4, 2), (2, 2), (16, 16), (3, 1)])
+@pytest.mark.parametrize(("kernel", "stride"), [(4, 2), (2, 2), (16, 16), (3, 1), (3, 2), (7, 2), (5, 3)])
 def test_a_transposed_convolution_multiplies_no_zeros(kernel: int, stride: int) -> None:
     x, w = Tensor(normal(1, 8, 6, 6)), Tensor(normal(8, 4, kernel, kernel))
     Tensor.realize(x, w)
     GlobalCounters.reset()
     x.conv_transpose2d(w, stride=stride).realize()
-    multiply_adds = 8 * 4 * (6 + (kernel // stride - 1) * (stride > 1) + (kernel - 1) * (stride == 1)) ** 2
+    multiply_adds = 8 * 4 * (6 + -(-kernel // stride) - 1) ** 2
     assert GlobalCounters.global_ops < 3 * multiply_adds * kernel ** 2
+
+
+@pytest.mark.parametrize("kernel", [3, 4, 5])
+def test_the_gradient_of_a_strided_convolution_multiplies_no_zeros(kernel: int) -> None:
+    x, w = Tensor(normal(1, 8, 14, 14)), Tensor(normal(16, 8, kernel, kernel))
+    out = x.conv2d(w, stride=2, padding=1)
+    g = Tensor(normal(*out.shape))
+    Tensor.realize(x, w, g)
+    GlobalCounters.reset()
+    out.gradient(x, gradient=g)[0].realize()
+    outputs = out.shape[2] + -(-kernel // 2) - 1
+    assert GlobalCounters.global_ops < 3 * 16 * 8 * (outputs * kernel) ** 2
+
+
+def test_a_pixel_through_a_transposed_convolution_is_a_product_of_matrices() -> None:
+    x, w = Tensor(normal(3, 8, 1, 1)), Tensor(normal(8, 4, 5, 5))
+    Tensor.realize(x, w)
+    GlobalCounters.reset()
+    found = x.conv_transpose2d(w).realize()
+    assert GlobalCounters.global_ops < 3 * 3 * 8 * 4 * 5 ** 2
+    close(found, np.einsum("nc,coij->noij", x.numpy()[:, :, 0, 0], w.numpy()), 1e-4)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (2, 4)])
+def test_kernels_longer_than_what_they_are_put_over(size: tuple[int, int], padding: int) -> None:
+    scatters_the_kernel((2, 4, *size), (5, 6), 1, 1, padding, 0, 1)
 
 
 @pytest.mark.parametrize(("stride", "padding", "output_padding"), [(3, 1, 2), (4, 1, 3), (5, 2, 4)])

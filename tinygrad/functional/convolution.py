@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import product, starmap
+from typing import TYPE_CHECKING, NamedTuple
 
 from tinygrad.dtype import DTypeLike, accumulate_dtype, promote, to_dtype
 from tinygrad.functional.windows import (
@@ -151,69 +152,111 @@ def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, g
         raise ValueError(f"conv_transpose2d takes output_padding below the stride or dilation, got {extra} "
                          f"with stride {strides} and dilation {dilations}")
     pads = resolve_padding(padding, kernel, strides, dilations)
-    c_in, c_group = weight.shape[:2]
-    weights = weight.reshape(groups, c_in // groups, c_group, *kernel).transpose(1, 2)
-    weights = weights.reshape(groups * c_group, c_in // groups, *kernel)
-    if any(s > 1 for s in strides) and all(s == 1 or (d == 1 and (k < s or k % s == 0))
-                                           for s, d, k in zip(strides, dilations, kernel, strict=True)):
-        out = _by_phases(self, weights, groups, strides, dilations, pads, extra)
-        return out if bias is None else out + bias.reshape(1, -1, *(1,) * axes)
-    weights = weights.flip(tuple(range(2, 2 + axes)))
-
-    x = _spread(self, strides)
-    edges = [(d * (k - 1) - before, d * (k - 1) - after + more)
-             for d, k, (before, after), more in zip(dilations, kernel, pads, extra, strict=True)]
-    reach = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
-    if any(n + sum(edge) <= r for n, edge, r in zip(x.shape[2:], edges, reach, strict=True)):
+    sizes = [(n - 1) * s - before - after + d * (k - 1) + more + 1 for n, s, d, k, (before, after), more in
+             zip(self.shape[2:], strides, dilations, kernel, pads, extra, strict=True)]
+    if any(size < 1 for size in sizes):
         raise ValueError(f"conv_transpose2d of {self.shape} with weight {weight.shape} and padding {padding} "
                          "leaves no output")
-    added = [(max(0, before), max(0, after)) for before, after in edges]
-    removed = [(max(0, -before), max(0, -after)) for before, after in edges]
-    if any(n <= sum(ends) for n, ends in zip(x.shape[2:], removed, strict=True)):  # some of the zeros go too
-        x, added = x.pad(((0, 0), (0, 0), *added)), [(0, 0)] * axes
-    crops = ((start, n - end) for n, (start, end) in zip(x.shape[2:], removed, strict=True))
-    x = x.shrink(((0, x.shape[0]), (0, x.shape[1]), *crops))
-    return pad_spatial(x, added).conv2d(weights, bias, groups=groups, dilation=dilations)
+    out = _transposed(self, weight, groups, strides, dilations, pads, sizes)
+    return out if bias is None else out + bias.reshape(1, -1, *(1,) * axes)
+
+
+def _transposed(x: Tensor, weight: Tensor, groups: int, strides: Sequence[int], dilations: Sequence[int],
+                pads: Pads, sizes: Sequence[int]) -> Tensor:
+    """A transposed convolution with outputs of these sizes, as ordinary ones."""
+    axes, (c_in, c_group, *kernel) = len(strides), weight.shape
+    spatial = tuple(range(2, 2 + axes))
+    plain = all(s == d == 1 for s, d in zip(strides, dilations, strict=True))
+    if plain and groups == 1 and all(n < k for n, k in zip(x.shape[2:], kernel, strict=True)):
+        # the shorter one of both is the window: of one pixel it is a product of matrices
+        reach = [(n - 1 - before, size - k + before)
+                 for n, k, (before, _), size in zip(x.shape[2:], kernel, pads, sizes, strict=True)]
+        out = weight.transpose(0, 1).conv2d(x.flip(spatial), padding=flatten(reversed(reach)))
+        return type(x).of(out.transpose(0, 1).uop, x)
+    weight = weight.reshape(groups, c_in // groups, c_group, *kernel).transpose(1, 2)
+    weight = weight.reshape(groups * c_group, c_in // groups, *kernel)
+    if any(s > 1 for s in strides) and all(1 in (s, d) for s, d in zip(strides, dilations, strict=True)):
+        return _by_phases(x, weight, groups, strides, dilations, pads, sizes)
+    x = _spread(x, strides)
+    edges = [(d * (k - 1) - before, size - n + before)
+             for n, d, k, (before, _), size in zip(x.shape[2:], dilations, kernel, pads, sizes, strict=True)]
+    return _padded_conv(x, weight.flip(spatial), groups, dilations, edges)
 
 
 def _by_phases(x: Tensor, weight: Tensor, groups: int, strides: Sequence[int], dilations: Sequence[int],
-               pads: Pads, extra: Sequence[int]) -> Tensor:
-    """A transposed convolution as one of stride 1, in which nothing is multiplied with zeros between items.
+               pads: Pads, sizes: Sequence[int]) -> Tensor:
+    """A transposed convolution by ones of stride 1, in which nothing is multiplied with zeros between items.
 
     Item o*s + r of an axis of the output is the sum over m of x[o - m] * weight[m*s + r]: for each of the s
-    phases r a convolution with every s-th item of the kernel. They are channels of one convolution; its
-    outputs are laid beside each other. `weight` (C_out, C_in/groups, *kernel); an axis with a stride has no
-    dilation, and its stride divides the kernel or is larger.
+    phases r a convolution with every s-th item of the kernel. Those with as many items are channels of one
+    convolution; their outputs are laid beside each other. `weight` (C_out, C_in/groups, *kernel); an axis
+    with a stride has no dilation.
     """
-    axes, (c_out, c_group, *kernel) = len(strides), weight.shape
-    sizes = [(n - 1) * s - before - after + d * (k - 1) + more + 1 for n, s, d, k, (before, after), more in
-             zip(x.shape[2:], strides, dilations, kernel, pads, extra, strict=True)]
-    if any(size < 1 for size in sizes):
-        raise ValueError(f"conv_transpose2d of {x.shape} with a kernel {tuple(kernel)} and padding {pads} "
-                         "leaves no output")
-    phases = [min(s, k) for s, k in zip(strides, kernel, strict=True)]
-    taps = [k // p for k, p in zip(kernel, phases, strict=True)]
-    weight = weight.reshape(c_out, c_group, *flatten(zip(taps, phases, strict=True)))
-    weight = weight.permute(*range(2, 2 + 2 * axes, 2), 1, 0, *range(3, 3 + 2 * axes, 2))
-    # stored as it is multiplied, outputs side by side: with 2 x 2 x 512 items from one to the next, all would
-    # lie in one set of the cache (six times as slow on Zen 1)
-    weight = weight.reshape(*taps, c_group, -1).flip(tuple(range(axes))).contiguous()
-    weight = weight.permute(1 + axes, axes, *range(axes))
+    axes, (c_out, _, *kernel) = len(strides), weight.shape
     spans = [(before // s, (before + size - 1) // s + 1)  # from the first o that is wanted to the last
              for s, (before, _), size in zip(strides, pads, sizes, strict=True)]
-    edges = [(d * (t - 1) - first, end - n) for d, t, (first, end), n in
-             zip(dilations, taps, spans, x.shape[2:], strict=True)]
+    counts = [end - first for first, end in spans]
+
+    def of(*phases: Phases) -> Tensor:
+        """(N, C_out, phases..., outputs...) of some phases of each axis."""
+        edges = [(d * (p.taps - 1) - first, end - n) for d, p, (first, end), n in
+                 zip(dilations, phases, spans, x.shape[2:], strict=True)]
+        out = _padded_conv(x, _weight_of_phases(weight, strides, phases), groups, dilations, edges)
+        return out.contiguous().reshape(x.shape[0], c_out, *(p.number for p in phases), *counts)
+
+    blocks = list(starmap(of, product(*map(phases_of, kernel, strides))))
+    for i in reversed(range(axes)):  # the phases of an axis behind each other
+        each = len(phases_of(kernel[i], strides[i]))
+        blocks = [blocks[at].cat(*blocks[at + 1:at + each], dim=2 + i) for at in range(0, len(blocks), each)]
+    (out,) = blocks
+    without = [(0, s - n) for s, n in zip(strides, out.shape[2:2 + axes])]  # phases that no item is for
+    out = pad_spatial(out, [*without, *[(0, 0)] * axes])
+    out = out.permute(0, 1, *flatten((2 + axes + i, 2 + i) for i in range(axes)))
+    out = out.reshape(out.shape[0], c_out, *(o * s for o, s in zip(counts, strides)))
+    crops = ((before % s, before % s + size) for s, (before, _), size in zip(strides, pads, sizes))
+    return type(x).of(out.shrink(((0, out.shape[0]), (0, c_out), *crops)).uop, x)  # nobody has what it shows
+
+
+def _padded_conv(x: Tensor, weight: Tensor, groups: int, dilations: Sequence[int],
+                 edges: Sequence[tuple[int, int]]) -> Tensor:
+    """A convolution over items with zeros around them, or without those at the edges where a number is below
+    0: after the zeros, where they take away more than all items."""
     if any(n <= -min(0, before) - min(0, after) for n, (before, after) in zip(x.shape[2:], edges)):
         x = pad_spatial(x, [(max(0, before), max(0, after)) for before, after in edges])
         edges = [(min(0, before), min(0, after)) for before, after in edges]
-    out = x.conv2d(weight, groups=groups, dilation=dilations, padding=flatten(reversed(edges))).contiguous()
-    counts = out.shape[2:]
-    out = out.reshape(out.shape[0], c_out, *phases, *counts)
-    out = out.permute(0, 1, *flatten((2 + axes + i, 2 + i) for i in range(axes)))
-    out = pad_spatial(out, list(flatten(((0, 0), (0, s - p)) for s, p in zip(strides, phases))))
-    out = out.reshape(out.shape[0], c_out, *(o * s for o, s in zip(counts, strides)))
-    crops = ((before % s, before % s + size) for s, (before, _), size in zip(strides, pads, sizes))
-    return out.shrink(((0, out.shape[0]), (0, c_out), *crops))
+    return x.conv2d(weight, groups=groups, dilation=tuple(dilations), padding=flatten(reversed(edges)))
+
+
+class Phases(NamedTuple):
+    """A number of phases of an axis from a first one on, for each of which as many items of a kernel count:
+    `taps`."""
+
+    first: int
+    number: int
+    taps: int
+
+
+def phases_of(kernel: int, stride: int) -> list[Phases]:
+    """The phases of an axis for which there are items: the first ones have one more where the stride does not
+    divide the kernel."""
+    taps, longer = divmod(kernel, stride)
+    found = Phases(0, longer, taps + 1), Phases(longer, stride - longer, taps)
+    return [phases for phases in found if phases.number and phases.taps]
+
+
+def _weight_of_phases(weight: Tensor, strides: Sequence[int], phases: Sequence[Phases]) -> Tensor:
+    """(C_out * phases, C_in/groups, *taps): what is multiplied for these phases."""
+    axes, (c_out, c_group, *_) = len(strides), weight.shape
+    ends = [p.first + (p.taps - 1) * s + p.number for p, s in zip(phases, strides, strict=True)]
+    weight = weight.shrink(((0, c_out), (0, c_group), *((p.first, end) for p, end in zip(phases, ends))))
+    weight = pad_spatial(weight, [(0, s - p.number) for p, s in zip(phases, strides)])
+    weight = weight.reshape(c_out, c_group, *flatten((p.taps, s) for p, s in zip(phases, strides)))
+    weight = weight.shrink(((0, c_out), (0, c_group), *flatten(((0, p.taps), (0, p.number)) for p in phases)))
+    weight = weight.permute(*range(2, 2 + 2 * axes, 2), 1, 0, *range(3, 3 + 2 * axes, 2))
+    # stored as it is multiplied, outputs side by side: with 2 x 2 x 512 items from one to the next, all would
+    # lie in one set of the cache (six times as slow on Zen 1)
+    weight = weight.reshape(*(p.taps for p in phases), c_group, -1).flip(tuple(range(axes))).contiguous()
+    return weight.permute(1 + axes, axes, *range(axes))
 
 
 def _spread(x: Tensor, strides: Sequence[int]) -> Tensor:
