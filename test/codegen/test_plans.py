@@ -188,6 +188,18 @@ def test_aligned_vectors_go_past_the_caches_and_others_do_not() -> None:
     assert "nontemporal" not in plain and "fence" not in plain
 
 
+@pytest.mark.parametrize("name", ["AVX-512", "AVX2", "NEON"])
+@pytest.mark.parametrize("times", [2, 4])
+def test_items_that_are_repeated_are_stored_in_runs(name: str, times: int) -> None:
+    x = np.random.default_rng(4).standard_normal((7, 112)).astype(np.float32)
+    result = Tensor(x).realize().repeat_interleave(times, 1)
+    nest, renderer = nest_of(result.contiguous()), MACHINES[name]
+    program = linear_program(apply_plan(nest, choose_plan(nest, renderer.machine)), renderer)
+    stores = [n for n in program if n.op is Ops.STORE]
+    assert stores and all(n.src[1].dtype.count % times == 0 for n in stores)
+    np.testing.assert_array_equal(result.numpy(), np.repeat(x, times, 1))
+
+
 @pytest.mark.parametrize("name, vectors", [("AVX-512", 1), ("AVX-512, small cache", 1), ("AVX2", 2)])
 def test_a_transpose_stores_whole_lines(name: str, vectors: int) -> None:
     """One cache line of a row at once; where they go past the caches, two tiles beside each other."""

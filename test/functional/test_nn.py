@@ -11,6 +11,7 @@ from convolution_references import Array, reference_conv, reference_windows
 
 from tinygrad import GlobalCounters, Tensor
 from tinygrad.dtype import dtypes
+from tinygrad.graph.ops import Ops
 
 # --- convolution ------------------------------------------------------------------------------------
 
@@ -83,11 +84,11 @@ def test_conv_transpose2d_scatters_the_kernel(kernel: tuple[int, int], groups: i
 
 @pytest.mark.parametrize(("kernel", "stride"), [(4, 2), (2, 2), (16, 16), (3, 1), (3, 2), (7, 2), (5, 3)])
 def test_a_transposed_convolution_multiplies_no_zeros(kernel: int, stride: int) -> None:
-    x, w = Tensor(normal(1, 8, 6, 6)), Tensor(normal(8, 4, kernel, kernel))
+    x, w = Tensor(normal(1, 16, 6, 6)), Tensor(normal(16, 4, kernel, kernel))
     Tensor.realize(x, w)
     GlobalCounters.reset()
     x.conv_transpose2d(w, stride=stride).realize()
-    multiply_adds = 8 * 4 * (6 + -(-kernel // stride) - 1) ** 2
+    multiply_adds = 16 * 4 * (6 + -(-kernel // stride) - 1) ** 2
     assert GlobalCounters.global_ops < 3 * multiply_adds * kernel ** 2
 
 
@@ -288,7 +289,7 @@ def reference_linear(x: Array, outs: int, align_corners: bool) -> Array:
 
 
 @pytest.mark.parametrize("align_corners", [True, False])
-@pytest.mark.parametrize("size", [(7, 9), (3, 2), (4, 1)])
+@pytest.mark.parametrize("size", [(7, 9), (3, 2), (4, 1), (8, 15), (12, 10)])
 def test_interpolate_linear(size: tuple[int, int], align_corners: bool) -> None:
     x = normal(2, 4, 5)
     rows = reference_linear(np.swapaxes(x, 1, 2), size[0], align_corners)
@@ -296,13 +297,22 @@ def test_interpolate_linear(size: tuple[int, int], align_corners: bool) -> None:
     close(Tensor(x).interpolate(size, align_corners=align_corners), expected)
 
 
-@pytest.mark.parametrize("outs", [3, 5, 11])
+@pytest.mark.parametrize("outs", [3, 5, 10, 11, 15])
 def test_interpolate_nearest(outs: int) -> None:
     x = normal(2, 5)
     steps = np.arange(outs)
     close(Tensor(x).interpolate((outs,), "nearest"), x[:, steps * 5 // outs])
     exact = np.floor((steps + 0.5) * 5 / outs).astype(int)
     close(Tensor(x).interpolate((outs,), "nearest-exact"), x[:, exact])
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_to_whole_numbers_of_items_neighbours_are_found_by_movement(mode: str) -> None:
+    x = Tensor(normal(2, 3, 40))
+    found = x.interpolate((120,), mode)
+    (gradient,) = found.gradient(x, gradient=Tensor(normal(*found.shape)).realize())
+    added_up = [n.src[0].numel for n in gradient.uop.toposort() if n.op is Ops.REDUCE]
+    assert max(added_up) <= 2 * found.numel()
 
 
 def test_interpolate_refuses() -> None:

@@ -270,6 +270,8 @@ def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
 
 def _interpolate_axis(x: Tensor, axis: int, outs: int, mode: str, align_corners: bool) -> Tensor:
     n = x.shape[axis]
+    if mode in ("nearest", "nearest-exact") and outs % n == 0:  # movement, whose gradient is a sum
+        return x.repeat_interleave(outs // n, axis)
     steps = type(x).arange(outs, device=x.device)
     if mode == "nearest":
         return _items(x, axis, steps * n // outs)
@@ -277,6 +279,8 @@ def _interpolate_axis(x: Tensor, axis: int, outs: int, mode: str, align_corners:
         return _items(x, axis, (2 * steps + 1) * n // (2 * outs))
     if mode == "area":
         return _mean_of_areas(x, axis, outs)
+    if mode == "linear" and outs % n == 0 and not align_corners:
+        return _interpolate_between(x, axis, outs // n)
     # the position is a fraction of integers: whole part and remainder stay exact for any size
     if align_corners:
         numerator, denominator = steps * (n - 1), max(outs - 1, 1)
@@ -291,6 +295,18 @@ def _interpolate_axis(x: Tensor, axis: int, outs: int, mode: str, align_corners:
     parts = [_items(x, axis, (low + offset).clip(0, n - 1)) * weight.reshape(outs, *trailing)
              for offset, weight in weights.items()]
     return functools.reduce(operator.add, parts)
+
+
+def _interpolate_between(x: Tensor, axis: int, factor: int) -> Tensor:
+    """Linear, to `factor` items for each, of which those before its middle lie between it and the one before:
+    movement alone finds both, so that gradients are sums."""
+    at, n = x.ndim + axis, x.shape[axis]
+    wide = x.pad((*((0, 0),) * at, (1, 1), *((0, 0),) * (-axis - 1)), mode="replicate").unsqueeze(at + 1)
+    before, here, after = (wide[(*(slice(None),) * at, slice(i, i + n))] for i in range(3))
+    steps = 2 * type(x).arange(factor, device=x.device).reshape(factor, *(1,) * (-axis - 1)) + 1 - factor
+    share = (steps < 0).where(steps + 2 * factor, steps).cast(x.dtype) / (2 * factor)
+    low, high = (steps < 0).where(before, here), (steps < 0).where(here, after)
+    return (low * (1 - share) + high * share).flatten(at, at + 1)
 
 
 def cubic_weights(share: Any) -> dict[int, Any]:

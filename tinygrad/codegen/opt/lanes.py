@@ -133,6 +133,8 @@ class LaneChooser(Chooser):
         # a tile of whole cache lines uses every item of a line that it fetches
         lines = [r for store in self.nest.src for r in loops_of(store) if r.extent >= self.line_items]
         across = None if reduces else self.crossing(r, lines)
+        for loop in () if reduces else self.loops_between(r):
+            self.take(Upcast, loop, loop.extent)
         outer = self.split_off(Vector, r, width)
         if across is not None:
             self.tile_transpose(outer, across, width)
@@ -144,6 +146,12 @@ class LaneChooser(Chooser):
             last = (n.closed_ranges[-1] for n in self.reduces)
             if (loop := next((r for r in last if r.extent >= 2 * MOST_COLUMNS), None)) is not None:
                 self.take(Unroll, loop, 2)
+
+    def loops_between(self, r: UOp) -> list[UOp]:
+        """The loops over the few items that lie between those of lanes along `r` where they are stored."""
+        steps = [a.step(r) for a in self.accesses(r, Ops.STORE)]
+        return [loop for loop in self.loops if steps == [loop.extent] and loop.extent <= MOST_STRIDE
+                and all(a.step(loop) == 1 for a in self.accesses(loop, Ops.STORE))]
 
     def columns_at_once(self, r: UOp, width: int, sums: int) -> int:
         """Vectors beside each other where each lane sums up its own column: memory is read in runs as long as
