@@ -204,17 +204,25 @@ def _by_phases(x: Tensor, weight: Tensor, groups: int, strides: Sequence[int], d
     spans = [(before // s, (before + size - 1) // s + 1)  # from the first o that is wanted to the last
              for s, (before, _), size in zip(strides, pads, sizes, strict=True)]
     counts = [end - first for first, end in spans]
+    every = list(map(phases_of, kernel, strides))
+
+    def edges(phases: Sequence[Phases]) -> list[tuple[int, int]]:
+        return [(d * (p.taps - 1) - first, end - n) for d, p, (first, end), n in
+                zip(dilations, phases, spans, x.shape[2:], strict=True)]
 
     def of(*phases: Phases) -> Tensor:
         """(N, C_out, phases..., outputs...) of some phases of each axis."""
-        edges = [(d * (p.taps - 1) - first, end - n) for d, p, (first, end), n in
-                 zip(dilations, phases, spans, x.shape[2:], strict=True)]
-        out = _padded_conv(x, _weight_of_phases(weight, strides, phases), groups, dilations, edges)
+        ends = [(before - b, after - a) for (before, after), (b, a) in zip(edges(phases), zeros, strict=True)]
+        out = _padded_conv(items, _weight_of_phases(weight, strides, phases), groups, dilations, ends)
         return out.contiguous().reshape(x.shape[0], c_out, *(p.number for p in phases), *counts)
 
-    blocks = list(starmap(of, product(*map(phases_of, kernel, strides))))
+    items, zeros = x, [(0, 0)] * axes
+    if any(len(phases) > 1 for phases in every):  # stored once for all of them
+        zeros = [(max(0, before), max(0, after)) for before, after in edges([p[0] for p in every])]
+        items = pad_spatial(x, zeros).contiguous()
+    blocks = list(starmap(of, product(*every)))
     for i in reversed(range(axes)):  # the phases of an axis behind each other
-        each = len(phases_of(kernel[i], strides[i]))
+        each = len(every[i])
         blocks = [blocks[at].cat(*blocks[at + 1:at + each], dim=2 + i) for at in range(0, len(blocks), each)]
     (out,) = blocks
     without = [(0, s - n) for s, n in zip(strides, out.shape[2:2 + axes])]  # phases that no item is for

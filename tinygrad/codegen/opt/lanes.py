@@ -133,8 +133,8 @@ class LaneChooser(Chooser):
         # a tile of whole cache lines uses every item of a line that it fetches
         lines = [r for store in self.nest.src for r in loops_of(store) if r.extent >= self.line_items]
         across = None if reduces else self.crossing(r, lines)
-        for loop in () if reduces else self.loops_between(r):
-            self.take(Upcast, loop, loop.extent)
+        for between in () if reduces else self.loops_between(r):
+            self.take(Upcast, between, between.extent)
         outer = self.split_off(Vector, r, width)
         if across is not None:
             self.tile_transpose(outer, across, width)
