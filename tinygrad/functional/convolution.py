@@ -205,6 +205,7 @@ def _by_phases(x: Tensor, weight: Tensor, groups: int, strides: Sequence[int], d
              for s, (before, _), size in zip(strides, pads, sizes, strict=True)]
     counts = [end - first for first, end in spans]
     every = list(map(phases_of, kernel, strides))
+    has_several = any(len(phases) > 1 for phases in every)
 
     def edges(phases: Sequence[Phases]) -> list[tuple[int, int]]:
         return [(d * (p.taps - 1) - first, end - n) for d, p, (first, end), n in
@@ -213,11 +214,14 @@ def _by_phases(x: Tensor, weight: Tensor, groups: int, strides: Sequence[int], d
     def of(*phases: Phases) -> Tensor:
         """(N, C_out, phases..., outputs...) of some phases of each axis."""
         ends = [(before - b, after - a) for (before, after), (b, a) in zip(edges(phases), zeros, strict=True)]
-        out = _padded_conv(items, _weight_of_phases(weight, strides, phases), groups, dilations, ends)
+        # of 2 x 2 x 512 items from one output to the next all would lie in one set of the cache (six times as
+        # slow on Zen 1); parts of a kernel are read well where they lie
+        taps = _weight_of_phases(weight, strides, phases, is_stored=not has_several)
+        out = _padded_conv(items, taps, groups, dilations, ends)
         return out.contiguous().reshape(x.shape[0], c_out, *(p.number for p in phases), *counts)
 
     items, zeros = x, [(0, 0)] * axes
-    if any(len(phases) > 1 for phases in every):  # stored once for all of them
+    if has_several:  # stored once for all of them
         zeros = [(max(0, before), max(0, after)) for before, after in edges([p[0] for p in every])]
         items = pad_spatial(x, zeros).contiguous()
     blocks = list(starmap(of, product(*every)))
@@ -260,8 +264,10 @@ def phases_of(kernel: int, stride: int) -> list[Phases]:
     return [phases for phases in found if phases.number and phases.taps]
 
 
-def _weight_of_phases(weight: Tensor, strides: Sequence[int], phases: Sequence[Phases]) -> Tensor:
-    """(C_out * phases, C_in/groups, *taps): what is multiplied for these phases."""
+def _weight_of_phases(weight: Tensor, strides: Sequence[int], phases: Sequence[Phases],
+                      is_stored: bool) -> Tensor:
+    """(C_out * phases, C_in/groups, *taps): what is multiplied for these phases, stored so, outputs side by
+    side, or a view."""
     axes, (c_out, c_group, *_) = len(strides), weight.shape
     ends = [p.first + (p.taps - 1) * s + p.number for p, s in zip(phases, strides, strict=True)]
     weight = weight.shrink(((0, c_out), (0, c_group), *((p.first, end) for p, end in zip(phases, ends))))
@@ -269,9 +275,9 @@ def _weight_of_phases(weight: Tensor, strides: Sequence[int], phases: Sequence[P
     weight = weight.reshape(c_out, c_group, *flatten((p.taps, s) for p, s in zip(phases, strides)))
     weight = weight.shrink(((0, c_out), (0, c_group), *flatten(((0, p.taps), (0, p.number)) for p in phases)))
     weight = weight.permute(*range(2, 2 + 2 * axes, 2), 1, 0, *range(3, 3 + 2 * axes, 2))
-    # stored as it is multiplied, outputs side by side: with 2 x 2 x 512 items from one to the next, all would
-    # lie in one set of the cache (six times as slow on Zen 1)
-    weight = weight.reshape(*(p.taps for p in phases), c_group, -1).flip(tuple(range(axes))).contiguous()
+    weight = weight.reshape(*(p.taps for p in phases), c_group, -1).flip(tuple(range(axes)))
+    if is_stored:
+        weight = weight.contiguous()
     return weight.permute(1 + axes, axes, *range(axes))
 
 
