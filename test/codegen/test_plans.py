@@ -145,7 +145,7 @@ def test_much_of_what_the_search_tries_is_right(case: Case, monkeypatch: pytest.
 def test_bfloat16_products_go_on_the_unit_for_them() -> None:
     renderer = LLVMRenderer(cores(vector_bytes=64, registers=32, threads=2, matrix_units=(DOT_BF16,)))
     draw = np.random.default_rng(0)
-    a, b = (Tensor(draw.standard_normal(s).astype(ml_dtypes.bfloat16)) for s in ((40, 64), (64, 50)))
+    a, b = (Tensor(draw.standard_normal(s).astype(ml_dtypes.bfloat16)) for s in ((200, 64), (64, 50)))
 
     def uses_it(result: Tensor) -> bool:
         plan = choose_plan(lower(result.schedule()[-1].ast), renderer.machine)
@@ -153,6 +153,10 @@ def test_bfloat16_products_go_on_the_unit_for_them() -> None:
 
     assert uses_it(a @ b) and uses_it(a.relu() @ b)
     assert not uses_it(a[:, :2] @ b[:2]) and not uses_it(a.float() @ b.float() * 1.5 @ b.T.float())
+    # pairs of channels lie apart: to fill panels with them takes longer than products without the unit
+    image, weight = (Tensor(draw.standard_normal(s).astype(ml_dtypes.bfloat16)).realize()
+                     for s in ((4, 32, 30, 30), (48, 32, 3, 3)))
+    assert not uses_it(image.conv2d(weight))
 
 
 # --- stores past the caches ---------------------------------------------------------------------------------

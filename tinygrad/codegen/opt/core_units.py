@@ -45,6 +45,9 @@ PANELS_A_THREAD = 2
 """Panels for each thread, where that leaves them wide: a thread that is held up leaves the last to others."""
 COPY_CYCLES, TURN_CYCLES, ITEM_CYCLES = 1 / 12, 1 / 3, 2.0
 """An item copied into a panel by whole vectors, by vectors of a square that is turned, and by itself."""
+PAIR_CYCLES = 5.0
+"""And into a panel of pairs whose items lie apart, twice where a mask parts them (Zen 4: 4 for 200 x 512 x
+500, 10 for 48 channels of 3 x 3 over 28 x 28 pixels, which take 1.5 ms so and 0.45 without the unit)."""
 SQUARE = 16
 """Rows and lanes that are turned at once where no row of a tile is: 64 shuffles of 32 bytes."""
 
@@ -84,9 +87,23 @@ class CoreUnitChooser(TileChooser):
             k = max(ks, key=lambda r: (all(a.step(r) == 1 for a in loads), r.extent))
             computed = {t: waste(m.extent, t[0]) * waste(n.extent, unit.n * t[1]) for t in fitting}
             tile = min(fitting, key=lambda t: (computed[t] > MOST_WASTE, 1 / t[0] + 1 / t[1]))
-            yield Alternative(computed[tile] / unit.rate, (n.identity,), f"{unit}",
+            cost = computed[tile] / unit.rate + self.pair_filling(way.vectors, n, k, unit) / way.reuse
+            if any(a.step(k) != 1 for a in loads):
+                uses = iterations(way.reduce.ranges - way.single.ranges)
+                cost += self.pair_filling(way.single, m, k, unit) / uses
+            yield Alternative(cost, (n.identity,), f"{unit}",
                               partial(self.take_by_lanes, m, n, k, unit, tile))
             return
+
+    def pair_filling(self, operand: UOp, lane: UOp, k: UOp, unit: MatrixUnit) -> float:
+        """Cycles of an item of a panel of pairs along `k`, whose rows go along `lane`."""
+        loads = self.loads_of(operand)
+        if all(a.step(k) == 1 for a in loads):
+            return ITEM_CYCLES
+        beyond = k.extent % unit.k
+        if all(a.step(lane) == 1 for a in loads) and lane.extent % unit.n == beyond == 0:
+            return COPY_CYCLES
+        return PAIR_CYCLES * (1 + (beyond > 0))
 
     def take_by_lanes(self, m: UOp, n: UOp, k: UOp, unit: MatrixUnit, tile: tuple[int, int]) -> None:
         """The Opts: the unit, panels for its operands, the loops around them."""
