@@ -447,6 +447,19 @@ def test_dropout_in_a_checkpoint_has_the_gradient_of_the_items_that_it_kept() ->
         torch.testing.assert_close(x.grad, kept * x.detach().cos())
 
 
+def test_a_batch_norm_in_a_checkpoint_trains_and_sees_a_batch_once() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh())
+    once, run = copy.deepcopy(model), torch.compile(lambda x: checkpoint(model, x, use_reentrant=False),
+                                                    backend=backend)
+    for _ in range(3):
+        x = torch.randn(5, 4)
+        run(x).square().sum().backward()
+        once(x).square().sum().backward()
+    for found, expected in zip(model.parameters(), once.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(once.named_buffers()))
+
+
 @pytest.mark.parametrize("trains", [True, False])
 def test_autocast_computes_in_bfloat16(trains: bool) -> None:
     model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8))

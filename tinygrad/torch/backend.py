@@ -29,6 +29,7 @@ from tinygrad.torch.lists import operators_of_lists
 from tinygrad.torch.losses import LOSSES, multilabel_margin_loss
 from tinygrad.torch.masks import WRITES, index_put
 from tinygrad.torch.registry import OPERATORS, UnsupportedOperators
+from tinygrad.torch.statistics import batch_norm
 
 aten = torch.ops.aten
 OF_COMPLEX = frozenset({aten.polar.default, aten.complex.default})
@@ -44,6 +45,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     kept = {target: function for target, function in known.items()
             if str(target) not in OPERATORS and target not in OF_COMPLEX}
     kept[aten.multilabel_margin_loss.default] = multilabel_margin_loss
+    kept[aten._native_batch_norm_legit_functional.default] = batch_norm
     return kept | dict.fromkeys((aten.index_put.default, aten._unsafe_index_put.default), index_put)
 
 
