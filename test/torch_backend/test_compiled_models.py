@@ -111,6 +111,8 @@ WRITES: dict[str, Callable[[Any], Any]] = {
     "columns": columns_written,
     "no rows": lambda x: x.index_put((ROWS & ~ROWS,), torch.zeros(0, 4)),
     "added to a number": lambda x: x.sum().scatter_add(0, torch.tensor([0, 0]), torch.ones(2)),
+    "added to rows that are one": lambda x: x[:1].clone().expand(3, 4).index_put_(
+        (torch.tensor([2, 2]),), torch.tensor(1.0), accumulate=True),
     "nothing added": lambda x: x[0].scatter_add(0, torch.zeros(2, 0, dtype=torch.long), x),
 }
 
