@@ -333,6 +333,21 @@ def windows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x.as_strided((2, 2, 2), (4, 1, 2)).sum(0) * w[0, 0]
 
 
+STRIDED: dict[str, Callable[[Any], Any]] = {
+    "from the beginning of memory": lambda x: x.as_strided((2, 2), (1, 1), 0) * 2,
+    "beyond the tensor": lambda x: x.as_strided((4, 2), (1, 2)) * 2,
+    "between a view's items": lambda x: (x * 2)[::2].as_strided((3,), (1,)) + 1,
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_strides_read_the_memory_that_a_tensor_is_part_of(name: str) -> None:
+    run, memory = torch.compile(STRIDED[name], backend=backend), torch.randn(20)
+    for begin in (0, 2, 5, 0, 3):
+        x = memory[begin:begin + 4]
+        torch.testing.assert_close(run(x), STRIDED[name](x))
+
+
 @pytest.mark.parametrize("function", [products, windows])
 def test_calls_of_one_kind_are_one_native_command(function: Callable[..., Any]) -> None:
     found: list[Any] = []
