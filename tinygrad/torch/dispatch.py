@@ -165,9 +165,9 @@ class Launch:
         if point is not None:
             point.wait()
         command.count_run()
-        for number, shape in self.shapes:
+        for number, shape in self.shapes:  # in place: of a view AOTAutograd makes its base again, for aliases
             whole = results[number]
-            results[number] = whole.as_strided(shape, whole.stride()).contiguous()
+            results[number] = whole.as_strided_(shape, whole.stride()).contiguous()
         for again in self.repeated:
             results.insert(again.number, again.of(results[again.first]))
         if self.returned is None:
