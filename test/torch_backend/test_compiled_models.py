@@ -111,6 +111,8 @@ WRITES: dict[str, Callable[[Any], Any]] = {
     "columns": columns_written,
     "no rows": lambda x: x.index_put((ROWS & ~ROWS,), torch.zeros(0, 4)),
     "added to a number": lambda x: x.sum().scatter_add(0, torch.tensor([0, 0]), torch.ones(2)),
+    "added to rows that are one": lambda x: x[:1].clone().expand(3, 4).index_put_(
+        (torch.tensor([2, 2]),), torch.tensor(1.0), accumulate=True),
     "nothing added": lambda x: x[0].scatter_add(0, torch.zeros(2, 0, dtype=torch.long), x),
 }
 
@@ -331,6 +333,21 @@ def windows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x.as_strided((2, 2, 2), (4, 1, 2)).sum(0) * w[0, 0]
 
 
+STRIDED: dict[str, Callable[[Any], Any]] = {
+    "from the beginning of memory": lambda x: x.as_strided((2, 2), (1, 1), 0) * 2,
+    "beyond the tensor": lambda x: x.as_strided((4, 2), (1, 2)) * 2,
+    "between a view's items": lambda x: (x * 2)[::2].as_strided((3,), (1,)) + 1,
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_strides_read_the_memory_that_a_tensor_is_part_of(name: str) -> None:
+    run, memory = torch.compile(STRIDED[name], backend=backend), torch.randn(20)
+    for begin in (0, 2, 5, 0, 3):
+        x = memory[begin:begin + 4]
+        torch.testing.assert_close(run(x), STRIDED[name](x))
+
+
 @pytest.mark.parametrize("function", [products, windows])
 def test_calls_of_one_kind_are_one_native_command(function: Callable[..., Any]) -> None:
     found: list[Any] = []
@@ -445,6 +462,19 @@ def test_dropout_in_a_checkpoint_has_the_gradient_of_the_items_that_it_kept() ->
         kept = (y.detach() != 0) * 2.0
         assert 0 < kept.count_nonzero() < 64
         torch.testing.assert_close(x.grad, kept * x.detach().cos())
+
+
+def test_a_batch_norm_in_a_checkpoint_trains_and_sees_a_batch_once() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh())
+    once, run = copy.deepcopy(model), torch.compile(lambda x: checkpoint(model, x, use_reentrant=False),
+                                                    backend=backend)
+    for _ in range(3):
+        x = torch.randn(5, 4)
+        run(x).square().sum().backward()
+        once(x).square().sum().backward()
+    for found, expected in zip(model.parameters(), once.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(dict(model.named_buffers()), dict(once.named_buffers()))
 
 
 @pytest.mark.parametrize("trains", [True, False])

@@ -262,6 +262,28 @@ def test_the_smaller_of_two_sizes_is_traced_for_each() -> None:
             torch.testing.assert_close(run(x), on_diagonals(x))
 
 
+def test_an_argument_that_is_changed_and_its_views_are_results_of_each_call() -> None:
+    def changed(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.select(1, -1).add_(1)
+        return x, x.flatten()
+
+    run = torch.compile(changed, backend=backend, dynamic=True)
+    for shape in ((3, 4), (5, 4), (3, 4), (300, 200), (5, 4), (300, 200)):
+        x = torch.randn(shape)
+        expected = changed(x.clone())
+        torch.testing.assert_close(run(x), expected)
+
+
+def test_nested_tensors_are_left_to_pytorch() -> None:
+    run = torch.compile(lambda x: x.sin() * 2, backend=backend)
+    with pytest.warns(UserWarning, match="nested tensor"):
+        for lengths in ((2, 4), (3, 1, 5)):
+            parts = [torch.randn(n, 3) for n in lengths]
+            x = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
+            run(x).values().sum().backward()
+            torch.testing.assert_close(x.grad.values(), 2 * torch.cat(parts).cos())
+
+
 def test_more_traces_than_the_limit_are_left_to_pytorch() -> None:
     def windows(x: Any) -> Any:
         return x.as_strided((2, x.shape[0] - 1), (1, 1)).sum(0)  # a table of places for each size

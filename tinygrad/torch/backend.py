@@ -29,6 +29,7 @@ from tinygrad.torch.lists import operators_of_lists
 from tinygrad.torch.losses import LOSSES, multilabel_margin_loss
 from tinygrad.torch.masks import WRITES, index_put
 from tinygrad.torch.registry import OPERATORS, UnsupportedOperators
+from tinygrad.torch.statistics import batch_norm
 
 aten = torch.ops.aten
 OF_COMPLEX = frozenset({aten.polar.default, aten.complex.default})
@@ -44,6 +45,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     kept = {target: function for target, function in known.items()
             if str(target) not in OPERATORS and target not in OF_COMPLEX}
     kept[aten.multilabel_margin_loss.default] = multilabel_margin_loss
+    kept[aten._native_batch_norm_legit_functional.default] = batch_norm
     return kept | dict.fromkeys((aten.index_put.default, aten._unsafe_index_put.default), index_put)
 
 
@@ -77,6 +79,9 @@ def compiled(module: GraphModule, example_inputs: Sequence[Any], guarded: bool =
     """
     for example in example_inputs:
         require_cpu(example)
+    if any(isinstance(example, torch.SymInt) and example.node.is_nested_int() for example in example_inputs):
+        warnings.warn("lengths of a nested tensor are no sizes here: PyTorch runs the graph", stacklevel=2)
+        return boxed(module)
     missing = unsupported(module)
     if not missing:
         return boxed(replayed(module, guarded, checked))

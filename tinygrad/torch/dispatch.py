@@ -36,8 +36,10 @@ from tinygrad.jit.jit import PureJit, Tracer
 from tinygrad.jit.trace import SEED, Trace, argument_source
 from tinygrad.tensor import Tensor
 from tinygrad.tensor.generator import seeded
+from tinygrad.torch.aliases import viewed
 from tinygrad.torch.checks import collected
 from tinygrad.torch.evaluate import FREE_LAYOUT, GraphProgram, dtype_of
+from tinygrad.torch.registry import BesideTensor
 from tinygrad.torch.results import Result, Results
 from tinygrad.torch.sizes import expression_of, laid_out, size_of, strides_in_order, symbols_of
 from tinygrad.torch.threads import LONG_CALL, end_waiting_threads
@@ -163,9 +165,9 @@ class Launch:
         if point is not None:
             point.wait()
         command.count_run()
-        for number, shape in self.shapes:
+        for number, shape in self.shapes:  # in place: of a view AOTAutograd makes its base again, for aliases
             whole = results[number]
-            results[number] = whole.as_strided(shape, whole.stride()).contiguous()
+            results[number] = whole.as_strided_(shape, whole.stride()).contiguous()
         for again in self.repeated:
             results.insert(again.number, again.of(results[again.first]))
         if self.returned is None:
@@ -344,6 +346,12 @@ class Replayed:
         self.program, self.module = program, module
         self.passed_on = [positions.get(output) for output in program.outputs]
         """for each output which input it is, None for what is computed"""
+        self.begins = {positions[node]: node.meta["val"].storage_offset() for step in program.steps
+                       if step.layout is not None and (node := viewed(step.result.args[0])[0]) in positions}
+        """by their numbers, inputs in whose memory operators read at places from its beginning on, and where
+        the input begins there for these to be right"""
+        self.is_pytorchs = False
+        """whether operators read memory that none of their tensors show, which only PyTorch has"""
         self.held = program.held
         self.is_computed = any(position is None for position in self.passed_on)
         self.passes_on = any(position is not None for position in self.passed_on)
@@ -418,6 +426,9 @@ class Replayed:
 
     def computed(self, given: Sequence[Any]) -> list[Any]:
         """The outputs that are no inputs. Random numbers follow a seed that PyTorch's generator draws."""
+        if self.is_pytorchs or (self.begins and any(given[number].storage_offset() != begin
+                                                    for number, begin in self.begins.items())):
+            return self.in_pytorch(given)
         key = self.kind_of(given)
         launch = self.launches.get(key)
         seed = int(torch.randint(2**62, ())) if self.program.is_random else 0
@@ -427,6 +438,9 @@ class Replayed:
             while True:
                 try:
                     return self.right(self.traced(given, seed, key))
+                except BesideTensor:
+                    self.is_pytorchs = True
+                    return self.in_pytorch(given)
                 except (SizeError, ValueError, TypeError) as error:
                     if self.symbols is None:
                         raise

@@ -150,9 +150,11 @@ def put(x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.T
     return x.index_put(indices, values, accumulate) if found is NotImplemented else found
 
 
-def put_in_place(x: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
+def put_in_place(x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor,
+                 accumulate: bool = False) -> torch.Tensor:
     """`x.index_put_(...)`, with gradients for values."""
-    return x.copy_(put(x, *args, **named))
+    found = index_put(x, indices, values, accumulate) if values.requires_grad else NotImplemented
+    return x.index_put_(indices, values, accumulate) if found is NotImplemented else x.copy_(found)
 
 
 def write(x: torch.Tensor, index: Any, values: Any) -> None:

@@ -36,6 +36,10 @@ class UnsupportedOperators(NotImplementedError):
         self.counts = dict(counts)
 
 
+class BesideTensor(ValueError):
+    """An operator reads memory that its tensor shows nothing of."""
+
+
 def operator(*names: str, promoted: bool = False, random: bool = False, needs_layout: bool = False,
              ) -> Callable[[F], F]:
     """Enter a function under names, without `aten.` where that is their namespace; one without an overload is

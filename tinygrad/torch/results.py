@@ -60,7 +60,7 @@ class Result:
         return self.in_memory_of_ours
 
     def in_memory_of_ours(self) -> torch.Tensor:
-        return _piece(self.nbytes, self.dtype).as_strided(self.shape, self.strides)
+        return _piece(self.nbytes, self.dtype).as_strided_(self.shape, self.strides)
 
 
 class Results:

@@ -12,7 +12,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, is_symbolic, largest, node_of, reshapes_in_memory
 from tinygrad.helpers import prod
 from tinygrad.tensor import Tensor
-from tinygrad.torch.registry import enter_all, operator
+from tinygrad.torch.registry import BesideTensor, enter_all, operator
 
 
 def reshaped(x: Tensor, size: Sequence[int]) -> Tensor:
@@ -162,8 +162,8 @@ def items_by_memory(x: Tensor, size: Sequence[int], stride: Sequence[int], offse
                     layout: tuple[tuple[int, ...], int]) -> Array:
     """For each item of the view that memory is asked for, which item of `x`, in the order of axes, it is.
 
-    `layout` has the strides and the offset with which PyTorch keeps `x`. Raises ValueError where the view has
-    memory that is none of `x`.
+    `layout` has the strides and the offset with which PyTorch keeps `x`. Raises BesideTensor where the view
+    has memory that is none of `x`.
     """
     strides, start = layout
     own = places_in_memory(x.shape, strides, start).reshape(-1)
@@ -172,8 +172,8 @@ def items_by_memory(x: Tensor, size: Sequence[int], stride: Sequence[int], offse
     numbers[own] = np.arange(own.size)
     found = numbers[wanted]
     if (found < 0).any():
-        raise ValueError(f"as_strided: size {tuple(size)} with strides {tuple(stride)} reads memory beyond "
-                         f"the tensor of shape {x.shape}")
+        raise BesideTensor(f"as_strided: size {tuple(size)} with strides {tuple(stride)} reads memory beyond "
+                           f"the tensor of shape {x.shape}")
     return found
 
 

@@ -108,20 +108,6 @@ def batch_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, training: 
     return batch_norm_of(x, weight, bias, normal), mean.reshape(-1), inverse.reshape(-1)
 
 
-@operator("_native_batch_norm_legit_functional")
-def batch_norm_and_statistics(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor,
-                              variance: Tensor,
-                              training: bool, momentum: float, eps: float) -> tuple[Tensor, ...]:
-    """The result, its mean and inverse deviation, and the running mean and variance from now on."""
-    if not training:
-        return (*batch_norm_by_statistics(x, weight, bias, mean, variance, momentum, eps), mean, variance)
-    axes = (0, *range(2, x.ndim))
-    result, of_batch, inverse = batch_norm(x, weight, bias, True, momentum, eps)
-    spread = widened(x).var(axes)
-    return (result, of_batch, inverse, mean * (1 - momentum) + of_batch * momentum,
-            variance * (1 - momentum) + spread * momentum)
-
-
 @operator("_weight_norm_interface_backward")
 def weight_norm_gradients(g: Tensor, weight: Tensor, lengths: Tensor, norms: Tensor, dim: int,
                           ) -> tuple[Tensor, Tensor]:
