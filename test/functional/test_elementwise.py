@@ -308,6 +308,11 @@ def test_numbers_are_close_and_ends_of_interpolation():
     same(Tensor([True, False]).isclose(1), [True, False])
     assert Tensor([2.0, 2.0]).allclose(2) and not Tensor([2.0, 2.1]).allclose(2)
     same(Tensor([1.0, 2.0]).lerp(3.0, Tensor([0.5, 0.25])), [2.0, 2.25])
+    far, near = Tensor([1e20, -1.0, 0.1]), Tensor([1.0, 1e-9, 0.3])
+    for weight in (1.0, Tensor([1.0, 1.0, 1.0]), True):
+        same(far.lerp(near, weight), near.numpy())
+    for weight in (0.0, Tensor([0.0, 0.0, 0.0])):
+        same(far.lerp(near, weight), far.numpy())
 
 
 @pytest.mark.parametrize("number", [5.0, 5.7, -5.7, True, 7, np.float32(2.5), np.int64(3)])

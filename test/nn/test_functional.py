@@ -114,3 +114,11 @@ def test_batch_norm_moves_the_running_statistics() -> None:
     F.batch_norm(Tensor(x), mean, variance, training=True, momentum=0.3)
     np.testing.assert_allclose(mean.numpy(), 0.3 * x.mean((0, 2)), 1e-5, 1e-6)
     np.testing.assert_allclose(variance.numpy(), 0.7 + 0.3 * x.var((0, 2), ddof=1), 1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_rms_norm_of_halves_adds_the_step_of_float32(dtype: str) -> None:
+    """As PyTorch's, which computes it in float32: 2**-10, the step of float16, would be all of small sums."""
+    x = np.float32([[0.01, 0.02, -0.005]])
+    expected = x / np.sqrt((x * x).mean() + np.finfo(np.float32).eps)
+    np.testing.assert_allclose(F.rms_norm(Tensor(x, dtype=dtype), 3).float().numpy(), expected, 8e-3)

@@ -81,6 +81,29 @@ def test_binary_crossentropy_of_probabilities_and_scores() -> None:
     close(Tensor([1e4, -1e4]).binary_crossentropy_logits(Tensor([0.0, 0.0]), "none"), [1e4, 0])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_gradient_of_binary_crossentropy_is_finite_at_zero_and_one(dtype: str) -> None:
+    """(x - y) / (x (1 - x)), of which the divisor stops at 1e-12, as in PyTorch."""
+    sure = Tensor([40.0, -200.0], dtype=dtype, requires_grad=True)  # whose sigmoid is 1 and 0
+    sure.sigmoid().binary_crossentropy(Tensor([1.0, 0.0], dtype=dtype)).backward()
+    assert sure.grad is not None
+    close(sure.grad.float(), [0, 0])
+    x = Tensor([0.0, 1.0, 0.0, 1.0, 0.25], dtype=dtype, requires_grad=True)
+    y = Tensor([0.0, 1.0, 1.0, 0.0, 1.0], dtype=dtype, requires_grad=True)
+    x.binary_crossentropy(y, "sum").backward()
+    assert x.grad is not None and y.grad is not None
+    steepest = np.inf if dtype == "float16" else 1e12
+    close(x.grad.float(), [0, 0, -steepest, steepest, -4], 2e-3)
+    close(y.grad.float(), [100, -100, 100, -100, np.log(3)], 4e-3)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32"])
+def test_targets_of_binary_crossentropy_may_be_whole_numbers(dtype: str) -> None:
+    x, y = Tensor([0.25, 0.25]), Tensor([1, 0]).cast(dtype)
+    close(x.binary_crossentropy(y, "none"), -np.log([0.25, 0.75]))
+    close(x.logit().binary_crossentropy_logits(y, "none"), -np.log([0.25, 0.75]))
+
+
 def test_losses_refuse() -> None:
     x = Tensor.ones(4, 3)
     with pytest.raises(ValueError, match=r"integer labels of shape \(4,\), got float32 of shape \(4,\)"):

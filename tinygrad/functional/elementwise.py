@@ -390,15 +390,18 @@ def _within(dtype: DType, bound: Operand) -> Operand:
 
 
 def lerp(self: Tensor, end: Operand, weight: Operand) -> Tensor:
-    """self + weight * (end - self).
+    """self + weight * (end - self); `end` itself where the weight is 1.
 
     >>> Tensor([0.0, 10.0]).lerp(Tensor([4.0, 20.0]), 0.25).tolist()
     [1.0, 12.5]
     """
     end = as_tensor("lerp", end, self)
-    if isinstance(weight, type(self)):
-        broadcast_shape("lerp", self.shape, end.shape, weight.shape)
-    return self + (end - self) * weight
+    distance = end - self
+    if isinstance(weight, (int, float)):
+        return self + distance * weight if abs(weight) < 0.5 else end - distance * (1 - weight)
+    weight = as_tensor("lerp", weight, self)
+    broadcast_shape("lerp", self.shape, end.shape, weight.shape)
+    return (weight.abs() < 0.5).where(self + distance * weight, end - distance * (1 - weight))
 
 
 def absolute(self: Tensor) -> Tensor:

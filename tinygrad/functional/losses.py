@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from tinygrad.dtype import dtypes, promote
+from tinygrad.dtype import dtypes, least_upper_float, promote
 
 if TYPE_CHECKING:
+    from tinygrad.graph.uop import UOp
     from tinygrad.tensor import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
@@ -49,14 +50,31 @@ def _is_label(labels: Tensor, classes: int, axis: int, ndim: int) -> Tensor:
 
 
 def binary_crossentropy(self: Tensor, Y: Tensor, reduction: Reduction = "mean") -> Tensor:
-    """-(Y log(self) + (1 - Y) log(1 - self)) of probabilities. Logarithms stop at -100, as in PyTorch.
+    """-(Y log(self) + (1 - Y) log(1 - self)) of probabilities. Logarithms stop at -100, and what its gradient
+    divides by at 1e-12, as in PyTorch: it is finite at 0 and 1 too.
 
     >>> Tensor([0.25]).binary_crossentropy(Tensor([1.0])).exp().item()
     4.0
     """
     _check_targets("binary_crossentropy", self, Y)
+    Y = Y.cast(least_upper_float(promote(self.dtype, Y.dtype)))
     loss = -Y * self.log().maximum(-100) - (1 - Y) * (1 - self).log().maximum(-100)
+    if self.dtype.is_float:
+        rule = _gradients_of_binary_crossentropy
+        loss = type(self).of(loss.uop.with_gradient((self.uop, Y.uop), rule), self, Y)
     return reduce_loss(loss, reduction)
+
+
+def _gradients_of_binary_crossentropy(gradient: UOp, node: UOp) -> tuple[UOp, UOp]:
+    """g (x - y) / (x (1 - x)) and g (log(1 - x) - log(x)): what the logarithms' own give is 0 * inf at 0 and
+    1, where the sigmoid of a score beyond 17 is in float32."""
+    from tinygrad.tensor import Tensor
+
+    wide = promote(node.dtype, dtypes.float32)
+    g, x, y = (Tensor.of(u).cast(wide) for u in (gradient, *node.src[1:]))
+    at_x = g * (x - y) / (x * (1 - x)).maximum(1e-12)
+    at_y = g * ((1 - x).log().maximum(-100) - x.log().maximum(-100))
+    return at_x.uop.cast(node.src[1].dtype), at_y.uop.cast(node.src[2].dtype)
 
 
 def binary_crossentropy_logits(self: Tensor, Y: Tensor, reduction: Reduction = "mean",

@@ -220,10 +220,10 @@ def layer_norm(input: Tensor, normalized_shape: Sizes, weight: Tensor | None = N
 def rms_norm(input: Tensor, normalized_shape: Sizes, weight: Tensor | None = None, eps: float | None = None
              ) -> Tensor:
     """input / sqrt(mean of squares + eps) over the last axes, of these sizes; eps is the smallest step from 1
-    of its dtype unless given."""
+    of float32, or of float64 where input is that, unless given."""
     axes = _last_axes("rms_norm", input, normalized_shape)
     wide = input.cast(promote(input.dtype, dtypes.float32))
-    eps = 2.0 ** -dtypes.finfo(input.dtype)[1] if eps is None else eps
+    eps = 2.0 ** -dtypes.finfo(wide.dtype)[1] if eps is None else eps
     return _affine(rmsnorm(wide, axes, eps).cast(input.dtype), weight, None)
 
 
