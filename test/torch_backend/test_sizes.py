@@ -274,6 +274,19 @@ def test_an_argument_that_is_changed_and_its_views_are_results_of_each_call() ->
         torch.testing.assert_close(run(x), expected)
 
 
+def test_halves_of_sizes_that_vary_have_gradients() -> None:
+    def halves(x: torch.Tensor) -> torch.Tensor:
+        half = x.sigmoid().narrow(0, 0, x.shape[0] // 2)
+        return torch.stack([half, half])
+
+    run = torch.compile(halves, backend=backend, dynamic=True)
+    with pytest.warns(UserWarning, match="a graph is traced anew"):
+        for n in (3, 5, 2, 9, 1, 3):
+            x = torch.randn(5, 4, n, dtype=torch.float64).permute(2, 1, 0).requires_grad_()
+            found, expected = (torch.autograd.grad(f(x).sin().sum(), x)[0] for f in (run, halves))
+            torch.testing.assert_close(found, expected)
+
+
 def test_nested_tensors_are_left_to_pytorch() -> None:
     run = torch.compile(lambda x: x.sin() * 2, backend=backend)
     with pytest.warns(UserWarning, match="nested tensor"):

@@ -51,7 +51,7 @@ def size_of(expression: Any, values: Values) -> int:
     elif isinstance(expression, sympy.Pow) and type(parts[1]) is int and parts[1] > 0:
         found = prod([parts[0]] * parts[1])
     elif isinstance(expression, (FloorDiv, CleanDiv)):
-        found = parts[0] // parts[1]
+        found = parts[0] // at_least(parts[1], 1)  # by 0 only where nothing is, and bounds are no end
     elif isinstance(expression, (Mod, PythonMod)):
         found = parts[0] % parts[1]
     elif isinstance(expression, (Max, Min)) and [type(part) is int for part in parts].count(True) == 1 == (
