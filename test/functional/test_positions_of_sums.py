@@ -57,6 +57,29 @@ def test_products_of_products(name, rows, is_kept):
     np.testing.assert_allclose(product.numpy(), exact, rtol=1e-4, atol=1e-5)
 
 
+ALSO = {
+    "softmax": (lambda x: x.softmax(-1), lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)),
+    "logsumexp": (lambda x: x.logsumexp(-1), lambda x: np.log(np.exp(x).sum(-1))),
+    "sum": (lambda x: x.sum(-1), lambda x: x.sum(-1)),
+}
+
+
+@pytest.mark.parametrize("also", ALSO)
+@pytest.mark.parametrize("name", POSITIONS)
+def test_the_scores_of_a_network_and_what_else_is_asked_of_them(name, also):
+    """A classifier's labels beside its probabilities: the scores, sums and a bias, are stored for the second
+    kernel, and the first one may not compute them once for the largest and again for its position."""
+    ours, expected = POSITIONS[name]
+    x, a, b, bias = drawn(30, 7), drawn(7, 4), drawn(3, 4), drawn(3)
+    scores = held(x) @ held(a) @ held(b).transpose() + held(bias)
+    other, expected_other = ALSO[also]
+    found, beside = ours(scores), other(scores)
+    Tensor.realize(found, beside)
+    exact = x.astype(np.float64) @ a @ b.T + bias
+    np.testing.assert_allclose(found.numpy(), expected(exact), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(beside.numpy(), expected_other(exact), rtol=1e-4, atol=1e-5)
+
+
 def test_what_is_in_memory_is_not_copied():
     """Also where its tensor stands for how it was computed, for gradients that may be asked for."""
     product = (held(drawn(30, 40)) @ held(drawn(40, 20)).is_param_()).realize()

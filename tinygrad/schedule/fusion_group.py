@@ -192,7 +192,10 @@ class FusionGroup:
         if at[0].valid is not TRUE or not runs_over(at[0].index, summary.shape):
             return False
         value = summary.stored_value
-        if len(at) > 1 and (summary.is_compared or value.is_compared or not self.is_one_row(at)):
+        epilogue = value.epilogue  # stored in place of its sum, which is computed here
+        made_of = value if epilogue is None else epilogue.reduce
+        is_compared = summary.is_compared or value.is_compared or made_of.is_compared
+        if len(at) > 1 and (is_compared or not self.is_one_row(at)):
             return False  # each use may be computed apart
         if self.is_copy or self.root.numel == 0:
             return False
@@ -203,8 +206,8 @@ class FusionGroup:
             return False  # a number is stored outside of all loops: none of them could be shared out
         if self.runs_as_blocks and any(reduce.is_contraction for reduce, _ in self.reduces):
             return False
-        if (epilogue := value.epilogue) is not None:  # stored in place of its sum, which is computed here
-            value, at = epilogue.reduce, [epilogue.access_to_reduce(i) for i in at]
+        if epilogue is not None:
+            value, at = made_of, [epilogue.access_to_reduce(i) for i in at]
         return self.nests(ranges & self.root_ranges) and (value.op is not Ops.REDUCE or all(
             self.may_fuse_reduce(value, i) and not self.conflicts(value, i) for i in at))
 
