@@ -80,6 +80,21 @@ def test_the_scores_of_a_network_and_what_else_is_asked_of_them(name, also):
     np.testing.assert_allclose(beside.numpy(), expected_other(exact), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("rows, columns", [(4, 10), (8, 4), (16, 8)])
+def test_the_largest_is_stored_too(rows, columns):
+    """A classifier's labels, its largest scores and its probabilities, asked for together."""
+    x, a = drawn(rows, columns), drawn(columns, columns)
+    scores = held(x) @ held(a)
+    largest = scores.max(-1, keepdim=True)
+    found, count, shares = scores.argmax(-1), (scores == largest).sum(-1), scores.softmax(-1)
+    Tensor.realize(found, count, largest, shares)
+    exact = x.astype(np.float64) @ a
+    np.testing.assert_array_equal(found.numpy(), exact.argmax(-1))
+    np.testing.assert_array_equal(count.numpy(), np.ones(rows))
+    np.testing.assert_allclose(largest.numpy(), exact.max(-1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(shares.numpy(), ALSO["softmax"][1](exact), rtol=1e-4)
+
+
 def test_what_is_in_memory_is_not_copied():
     """Also where its tensor stands for how it was computed, for gradients that may be asked for."""
     product = (held(drawn(30, 40)) @ held(drawn(40, 20)).is_param_()).realize()

@@ -118,18 +118,17 @@ def compared_sums(order: Iterable[UOp]) -> frozenset[UOp]:
     """The sums and products of floats in `order`, sources first, that both sides of a comparison are made of,
     and what is stored of such.
 
-    `x == x.max()` needs one value of x. Two kernels, or two loops, may add up a sum in two orders, and round
-    it to two values. Everything else is computed alike wherever it is computed again.
+    `x == x.max()` needs one value of x, and where the maximum is stored too. Two kernels, or two loops, may
+    add up a sum in two orders, and round it to two values. Everything else is computed alike wherever it is
+    computed again.
     """
     sums: list[UOp] = []
     compared = 0
     below: dict[UOp, int] = {}
-    """for each node a bit for every sum that it is made of, or for itself where it is stored"""
+    """for each node a bit for every sum that it is made of, and for what is stored of such"""
     for node in order:
         bits = reduce(or_, [below[source] for source in node.src] or [0])
-        if node.op in BOUNDARIES:
-            bits = 1 << len(sums) if bits else 0
-        elif _is_rounded_sum(node):
+        if (bits and node.op in BOUNDARIES) or _is_rounded_sum(node):
             bits |= 1 << len(sums)
         if bits >> len(sums):
             sums.append(node)
