@@ -114,6 +114,22 @@ def scatters_the_kernel(shape: tuple[int, ...], kernel: tuple[int, ...], groups:
     close(found, whole + b.reshape(1, -1, 1, 1), 1e-4)
 
 
+@pytest.mark.parametrize("sizes", [(9,), (5, 6), (4, 3, 5)])
+def test_convolution_of_one_item_without_a_batch(sizes: tuple[int, ...]) -> None:
+    """As of a batch of one, in PyTorch; gradients too."""
+    x, kernel = normal(4, *sizes), (2,) * len(sizes)
+    for call in (lambda x: x.conv2d(Tensor(normal(6, 2, *kernel)), Tensor(normal(6)), 2, 2, padding=1),
+                 lambda x: x.conv_transpose2d(Tensor(normal(4, 3, *kernel)), Tensor(normal(6)), 2, 2)):
+        one, batch = Tensor(x, requires_grad=True), Tensor(x[None], requires_grad=True)
+        found, expected = call(one), call(batch)
+        assert found.shape == expected.shape[1:]
+        close(found, expected.numpy()[0])
+        found.square().sum().backward()
+        expected.square().sum().backward()
+        assert one.grad is not None and batch.grad is not None
+        close(one.grad, batch.grad.numpy()[0])
+
+
 @pytest.mark.parametrize(("call", "text"), [
     (lambda x: x.conv2d(Tensor.ones(2, 4, 1, 1)), "the input has 3 channels, the weight takes 4"),
     (lambda x: x.conv2d(Tensor.ones(2, 3, 9, 9)), r"does not fit in \(5, 5\)"),

@@ -114,6 +114,11 @@ def test_transposed_convolution() -> None:
     assert checked(layer, floats(1, 3, 5, 5))["ConvTranspose"] == 1
 
 
+def test_convolution_of_one_item_without_a_batch() -> None:
+    assert checked(nn.Conv2d(3, 4, 3, padding=1), floats(3, 5, 6))["Conv"] == 1
+    assert checked(nn.ConvTranspose1d(3, 4, 3, stride=2), floats(3, 5))["ConvTranspose"] == 1
+
+
 def test_what_depends_on_no_input_is_a_constant() -> None:
     weight = floats(8, 8)
     ops = checked(lambda x: x @ (weight.exp() * 2).transpose(), floats(3, 8))

@@ -33,15 +33,18 @@ def conv2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int
     out[n, g*O + o, y, x] = bias[g*O + o] + sum over i, ky, kx of
         input[n, g*I + i, y*stride + ky*dilation, x*stride + kx*dilation] * weight[g*O + o, i, ky, kx]
 
-    Shapes: input (N, C_in, *spatial), weight (C_out, C_in/groups, *kernel), bias (C_out,). `padding`: zeros
-    around the input: one size, one an axis, two an axis in the flat order of `pad` (last axis first: left,
-    right, top, bottom), "same" or "valid"; sizes below 0 crop. `dtype`: of the sum; halves accumulate in
-    float32 anyway.
+    Shapes: input (N, C_in, *spatial), or (C_in, *spatial) of a batch of one, without that axis; weight
+    (C_out, C_in/groups, *kernel), bias (C_out,). `padding`: zeros around the input: one size, one an axis,
+    two an axis in the flat order of `pad` (last axis first: left, right, top, bottom), "same" or "valid";
+    sizes below 0 crop. `dtype`: of the sum; halves accumulate in float32 anyway.
 
     >>> Tensor.ones(1, 1, 3, 3).conv2d(Tensor.ones(1, 1, 2, 2)).tolist()
     [[[[4.0, 4.0], [4.0, 4.0]]]]
     """
     axes = weight.ndim - 2
+    if axes >= 1 and self.ndim == axes + 1:
+        one = self.unsqueeze(0)
+        return conv2d(one, weight, bias, groups, stride, dilation, padding, dtype).squeeze(0)
     if axes < 1 or self.ndim != weight.ndim:
         raise ValueError(f"conv2d takes an input (N, C_in, *spatial) and a weight (C_out, C_in/groups, "
                          f"*kernel) with as many axes, got {self.shape} and {weight.shape}")
@@ -131,14 +134,17 @@ def conv_transpose2d(self: Tensor, weight: Tensor, bias: Tensor | None = None, g
                      output_padding: Sizes = 0) -> Tensor:
     """The transpose of `conv2d` with respect to its input: what its gradient does, also called deconvolution.
 
-    Shapes: input (N, C_in, *spatial), weight (C_in, C_out/groups, *kernel), bias (C_out,). An axis of n items
-    becomes (n - 1)*stride - 2*padding + dilation*(kernel - 1) + output_padding + 1 items; `output_padding` is
-    smaller than the stride or the dilation.
+    Shapes: input (N, C_in, *spatial) or (C_in, *spatial), weight (C_in, C_out/groups, *kernel), bias
+    (C_out,). An axis of n items becomes (n - 1)*stride - 2*padding + dilation*(kernel - 1) + output_padding
+    + 1 items; `output_padding` is smaller than the stride or the dilation.
 
     >>> Tensor([[[1.0, 2.0]]]).conv_transpose2d(Tensor([[[1.0, 10.0]]]), stride=2).tolist()
     [[[1.0, 10.0, 2.0, 20.0]]]
     """
     axes = weight.ndim - 2
+    if axes >= 1 and self.ndim == axes + 1:
+        options = groups, stride, dilation, padding, output_padding
+        return conv_transpose2d(self.unsqueeze(0), weight, bias, *options).squeeze(0)
     fits = axes >= 1 and self.ndim == weight.ndim and self.shape[1] == weight.shape[0]
     if not fits or weight.shape[0] % groups != 0:
         raise ValueError(f"conv_transpose2d takes an input (N, C_in, *spatial) and a weight "

@@ -133,9 +133,11 @@ def _pads(padding: Any, kernel: Sequence[int], stride: Sequence[int], dilation: 
 
 
 def _convolution(result: Tensor, self: Tensor, weight: Tensor, bias: Tensor | None, groups: int, stride: Any,
-                 dilation: Any, padding: Any, dtype: Any) -> Call | None:
+                 dilation: Any, padding: Any, dtype: Any) -> Call | Tensor | None:
     if not self.dtype.is_float or dtype is not None:
         return None
+    if self.ndim < weight.ndim:
+        return self.unsqueeze(0).conv2d(weight, bias, groups, stride, dilation, padding).squeeze(0)
     kernel = weight.shape[2:]
     strides, dilations = make_tuple(stride, len(kernel)), make_tuple(dilation, len(kernel))
     return _call("Conv", [self, weight, bias], group=groups, strides=strides, dilations=dilations,
@@ -143,7 +145,10 @@ def _convolution(result: Tensor, self: Tensor, weight: Tensor, bias: Tensor | No
 
 
 def _transposed_convolution(result: Tensor, self: Tensor, weight: Tensor, bias: Tensor | None, groups: int,
-                            stride: Any, dilation: Any, padding: Any, output_padding: Any) -> Call | None:
+                            stride: Any, dilation: Any, padding: Any, output_padding: Any) -> Call | Tensor:
+    if self.ndim < weight.ndim:
+        options = groups, stride, dilation, padding, output_padding
+        return self.unsqueeze(0).conv_transpose2d(weight, bias, *options).squeeze(0)
     kernel = weight.shape[2:]
     strides, dilations = make_tuple(stride, len(kernel)), make_tuple(dilation, len(kernel))
     return _call("ConvTranspose", [self, weight, bias], group=groups, strides=strides, dilations=dilations,
