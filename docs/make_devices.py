@@ -43,7 +43,7 @@ FAMILIES = {
     "errors": "what is refused, and how that is said",
     "programs": "random programs, against NumPy",
 }
-FILES = {"jit": ("jit", "jit_captured_state", "jit_gradients")}
+FILES = {"jit": ("jit", "jit_captured_state", "jit_gradients"), "renderer": ("renderer", "renderer_memory")}
 """Families that are more than one file"""
 EMULATED = {"renderer", "transcendental", "nn", "jit"}
 LARGE = {"PYTHON": {"transcendental", "ulp", "nn", "jit"}, "CUDA:EMULATED": EMULATED,
