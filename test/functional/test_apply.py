@@ -304,3 +304,22 @@ def test_programs_compute_what_they_do_with_all_nodes(seed: int, monkeypatch: py
             assert one == other
         else:
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("has_state", [False, True])
+def test_a_sequence_of_steps_is_one_node(kind: str, has_state: bool) -> None:
+    layer, cell = getattr(nn, kind)(3, 4), getattr(nn, kind + "Cell")(3, 4)
+    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+        setattr(cell, name, getattr(layer, name + "_l0").realize())
+    for _ in range(3):
+        x, states = real(5, 2, 3), [real(1, 2, 4) for _ in range(2 if kind == "LSTM" else 1)]
+        given = None if not has_state else tuple(states) if kind == "LSTM" else states[0]
+        outputs, _ = layer(x, given)
+        state = None if not has_state else tuple(s[0] for s in states) if kind == "LSTM" else states[0][0]
+        expected = []
+        for i in range(5):
+            state = cell(x[i], state)
+            expected.append((state[0] if kind == "LSTM" else state).numpy())
+        np.testing.assert_allclose(outputs.numpy(), np.stack(expected), rtol=1e-4, atol=1e-6)
+    assert outputs._uop.op is Ops.APPLY

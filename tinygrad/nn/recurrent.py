@@ -1,9 +1,9 @@
 """Recurrent layers: one step (`LSTMCell`, ...), and whole sequences in one call (`LSTM`, ...).
 
 Parameters have PyTorch's names, shapes and initial distributions. A sequence is unrolled: the products of all
-its steps with `weight_ih` are one, those with `weight_hh` are one a step. The graph of a long sequence is
-large: two layers of 100 steps take 8 s the first time, and then 1 s a training step, most of it to build the
-graph again (Zen 4). Such training belongs under `TinyJit`.
+its steps with `weight_ih` are one, those with `weight_hh` are one a step. That is one template, so a forward
+pass does not build its graph again. A training step does, and that of a long sequence is large: two layers of
+100 steps take 8 s the first time, and then 1 s (Zen 4). Such training belongs under `TinyJit`.
 """
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def _gru_state(of_input: Tensor, of_state: Tensor, h: Tensor) -> Tensor:
     return new + (keep_x + keep_h).sigmoid() * (h - new)
 
 
-LSTM_STEP: Step = lambda of_input, of_state, state: _lstm_state(of_input, of_state, state[1])  # noqa: E731
-GRU_STEP: Step = lambda of_input, of_state, state: (_gru_state(of_input, of_state, state[0]),)  # noqa: E731
-RNN_STEPS: dict[str, Step] = {
+STEPS: dict[str, Step] = {
+    "lstm": lambda of_input, of_state, state: _lstm_state(of_input, of_state, state[1]),
+    "gru": lambda of_input, of_state, state: (_gru_state(of_input, of_state, state[0]),),
     "tanh": lambda of_input, of_state, state: ((of_input + of_state).tanh(),),
     "relu": lambda of_input, of_state, state: ((of_input + of_state).relu(),),
 }
-STEPS: dict[str, Step] = {"lstm": LSTM_STEP, "gru": GRU_STEP, **RNN_STEPS}
 
 
-def _rnn_step(nonlinearity: str) -> Step:
-    if nonlinearity not in RNN_STEPS:
-        raise ValueError(f"nonlinearity is 'tanh' or 'relu', got {nonlinearity!r}")
-    return RNN_STEPS[nonlinearity]
+def _nonlinear(step: str) -> str:
+    """The name of an RNN's step."""
+    if step not in ("tanh", "relu"):
+        raise ValueError(f"nonlinearity is 'tanh' or 'relu', got {step!r}")
+    return step
 
 
 def _next_state(x: Tensor, step: str, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None,
@@ -154,7 +154,7 @@ class RNNCell(_Cell):
                  ) -> None:
         super().__init__(input_size, hidden_size, bias)
         self.nonlinearity = nonlinearity
-        _rnn_step(nonlinearity)
+        _nonlinear(nonlinearity)
 
     def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         return self._next(self.nonlinearity, x, None if h is None else (h,))[0]
@@ -183,7 +183,7 @@ class _Sequence:
             for direction in self.directions:
                 _hold_weights(self, f"_l{layer}{direction}", self.gates, width, hidden_size, bias)
 
-    def _run(self, step: Step, x: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def _run(self, step: str, x: Tensor, state: State | None) -> tuple[Tensor, State]:
         """Outputs of the last layer at every step, and the states of all after the last step."""
         kind, is_batch = type(self).__name__, x.ndim == 3
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
@@ -193,40 +193,51 @@ class _Sequence:
         steps = x.unsqueeze(1) if not is_batch else x.transpose(0, 1) if self.batch_first else x
         rows = self.num_layers * len(self.directions)
         shape = (rows, steps.shape[1], self.hidden_size)
-        if state is None:
-            state = (_zeros(x, *shape),) * self.states
-        elif not is_batch:
-            state = tuple(part.unsqueeze(1) for part in state)
+        state = () if state is None else state if is_batch else tuple(part.unsqueeze(1) for part in state)
         if any(part.shape != shape for part in state):
             raise ValueError(f"{kind} takes states of shape {shape if is_batch else (rows, shape[2])} with "
                              f"this input, got {', '.join(str(part.shape) for part in state)}")
-        ends: list[State] = []
-        for layer in range(self.num_layers):
-            steps = steps.dropout(self.dropout) if layer else steps
-            sides = []
-            for direction in self.directions:
-                first = tuple(part[len(ends)] for part in state)
-                side, end = self._along(step, steps, first, f"_l{layer}{direction}", bool(direction))
-                sides.append(side)
-                ends.append(end)
-            steps = Tensor.cat(*sides, dim=-1) if len(sides) > 1 else sides[0]
-        after = tuple(Tensor.stack(*parts) for parts in zip(*ends, strict=True))
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        weights = [[tuple(getattr(self, f"{name}_l{layer}{direction}") for name in names)
+                    for direction in self.directions] for layer in range(self.num_layers)]
+        steps, *after = _sequence(steps, step, weights, self.dropout, self.states, *state)
         if not is_batch:
             return steps.squeeze(1), tuple(part.squeeze(1) for part in after)
-        return steps.transpose(0, 1) if self.batch_first else steps, after
+        return steps.transpose(0, 1) if self.batch_first else steps, tuple(after)
 
-    def _along(self, step: Step, x: Tensor, state: State, suffix: str, backwards: bool
-               ) -> tuple[Tensor, State]:
-        """One direction of one layer: its outputs (L, N, hidden_size), and its last state."""
-        weight_ih, weight_hh, bias_ih, bias_hh = (
-            getattr(self, name + suffix) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-        of_inputs = x.linear(weight_ih.transpose(), bias_ih)
-        order = range(x.shape[0])[::-1 if backwards else 1]
-        outputs = {}
-        for i in order:
-            state = step(of_inputs[i], state[0].linear(weight_hh.transpose(), bias_hh), state)
-            outputs[i] = state[0]
-        return Tensor.stack(*(outputs[i] for i in sorted(outputs))), state
+
+@memoised
+def _sequence(x: Tensor, step: str, weights: list[list[tuple[Any, ...]]], dropout: float, states: int,
+              *state: Tensor) -> tuple[Tensor, ...]:
+    """Outputs (L, N, directions * hidden_size) of the last of some layers at every step, and the states
+    (rows, N, hidden_size) after it, which begin as zeros where none are given. `weights` has for each layer
+    and direction what `_along` takes."""
+    if not state:
+        rows, hidden = len(weights) * len(weights[0]), weights[0][0][1].shape[1]
+        state = (_zeros(x, rows, x.shape[1], hidden),) * states
+    ends: list[State] = []
+    for layer in weights:
+        x = x.dropout(dropout) if ends else x
+        sides = []
+        for backwards, own in enumerate(layer):
+            first = tuple(part[len(ends)] for part in state)
+            side, end = _along(STEPS[step], x, first, bool(backwards), *own)
+            sides.append(side)
+            ends.append(end)
+        x = Tensor.cat(*sides, dim=-1) if len(sides) > 1 else sides[0]
+    return x, *(Tensor.stack(*parts) for parts in zip(*ends, strict=True))
+
+
+def _along(step: Step, x: Tensor, state: State, backwards: bool, weight_ih: Tensor, weight_hh: Tensor,
+           bias_ih: Tensor | None, bias_hh: Tensor | None) -> tuple[Tensor, State]:
+    """One direction of one layer: its outputs (L, N, hidden_size), and its last state."""
+    of_inputs = x.linear(weight_ih.transpose(), bias_ih)
+    order = range(x.shape[0])[::-1 if backwards else 1]
+    outputs = {}
+    for i in order:
+        state = step(of_inputs[i], state[0].linear(weight_hh.transpose(), bias_hh), state)
+        outputs[i] = state[0]
+    return Tensor.stack(*(outputs[i] for i in sorted(outputs))), state
 
 
 class LSTM(_Sequence):
@@ -246,7 +257,7 @@ class LSTM(_Sequence):
 
     def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None
                  ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        outputs, (h, c) = self._run(LSTM_STEP, x, hc)
+        outputs, (h, c) = self._run("lstm", x, hc)
         return outputs, (h, c)
 
 
@@ -256,7 +267,7 @@ class GRU(_Sequence):
     gates = 3
 
     def __call__(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        outputs, (after,) = self._run(GRU_STEP, x, None if h is None else (h,))
+        outputs, (after,) = self._run("gru", x, None if h is None else (h,))
         return outputs, after
 
 
@@ -270,8 +281,8 @@ class RNN(_Sequence):
                  bidirectional: bool = False) -> None:
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
         self.nonlinearity = nonlinearity
-        _rnn_step(nonlinearity)
+        _nonlinear(nonlinearity)
 
     def __call__(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        outputs, (after,) = self._run(_rnn_step(self.nonlinearity), x, None if h is None else (h,))
+        outputs, (after,) = self._run(_nonlinear(self.nonlinearity), x, None if h is None else (h,))
         return outputs, after
