@@ -72,12 +72,16 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
                                  (numbers(2, 4, *(6,) * axes),))
        for axes in (1, 2, 3) for name, args in (
            ("AdaptiveAvgPool", (3,)), ("AdaptiveMaxPool", (3,)), ("AvgPool", (3, 2, 1)),
+           ("LPPool", (2, 3, 2)),
            ("MaxPool", (3, 2, 1, 1, False, True)), ("ConstantPad", (1, 0.5)), ("ZeroPad", (2,)),
            ("ReflectionPad", ((2, 1) * axes,)), ("ReplicationPad", (1,)), ("CircularPad", (1,)),
            ("InstanceNorm", (4,)), ("InstanceNorm", (4, 1e-3, 0.1, True)), ("Conv", (4, 6, 3, 2, 1)),
            ("ConvTranspose", (4, 2, 3, 2, 1, 1)),
            ("BatchNorm", (4,)))},
     "MaxPool2d with places": (lambda nn: nn.MaxPool2d(2, return_indices=True), (IMAGE,)),
+    **{f"AvgPool{axes}d of another divisor": (
+        lambda nn, name=f"AvgPool{axes}d": getattr(nn, name)(2, divisor_override=3),
+        (numbers(2, 4, *(6,) * axes),)) for axes in (2, 3)},
     "Threshold": (lambda nn: nn.Threshold(0.1, 2.0), (ROWS,)),
     "LeakyReLU in place": (lambda nn: nn.Sequential(nn.Linear(6, 6), nn.LeakyReLU(0.2, True)), (ROWS,)),
     "PReLU of channels": (lambda nn: nn.PReLU(4), (IMAGE,)),

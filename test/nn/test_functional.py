@@ -76,6 +76,7 @@ def test_gumbel_softmax_draws_classes_as_often_as_their_probabilities_say() -> N
      r"ctc_loss of \(5, 2, 3\) takes 2 rows of labels"),
     (lambda x: F.channel_shuffle(Tensor.ones(1, 3, 2), 2), "channel_shuffle takes channels, axis 1"),
     (lambda x: F.instance_norm(x, use_input_stats=False), "instance_norm keeps no running statistics"),
+    (lambda x: F.avg_pool2d(x.unsqueeze(0), 2, divisor_override=0), "a divisor_override that is not 0"),
     (lambda x: F.fold(Tensor.ones(8, 4), (4, 4), 2),
      r"fold to \(2, 4, 4\) takes columns of \(8, 9\), got \(8, 4\)"),
     (lambda x: F.adaptive_avg_pool2d(x, 1), "adaptive pooling over 2 axes takes as many sizes"),

@@ -331,16 +331,25 @@ conv_transpose1d = conv_transpose3d = conv_transpose2d
 
 
 def _pooling(axes: int) -> tuple[Callable[..., Any], ...]:
-    """max_pool, avg_pool, max_unpool, adaptive_avg_pool, adaptive_max_pool over so many of the last axes."""
+    """max_pool, avg_pool, lp_pool, max_unpool, adaptive_avg_pool, adaptive_max_pool over so many of the last
+    axes."""
     def max_pool(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
                  dilation: Sizes = 1, ceil_mode: bool = False, return_indices: bool = False) -> Any:
         pool: Callable[..., Any] = input.max_pool2d
         return pool(make_tuple(kernel_size, axes), stride, dilation, padding, ceil_mode, return_indices)
 
     def avg_pool(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-                 ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
+                 ceil_mode: bool = False, count_include_pad: bool = True,
+                 divisor_override: float | None = None) -> Tensor:
         kernel = make_tuple(kernel_size, axes)
-        return input.avg_pool2d(kernel, stride, 1, padding, ceil_mode, count_include_pad)
+        return input.avg_pool2d(kernel, stride, 1, padding, ceil_mode, count_include_pad, divisor_override)
+
+    def lp_pool(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
+                ceil_mode: bool = False) -> Tensor:
+        items = prod(make_tuple(kernel_size, axes))
+        means = avg_pool(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
+        found: Tensor = (means * items).pow(1 / norm_type)
+        return found
 
     def max_unpool(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None,
                    padding: Sizes = 0, output_size: Sequence[int] | None = None) -> Tensor:
@@ -354,7 +363,7 @@ def _pooling(axes: int) -> tuple[Callable[..., Any], ...]:
         found = adaptive_largest(input, _output_sizes(input, output_size, axes))
         return found if return_indices else found[0]
 
-    functions = (max_pool, avg_pool, max_unpool, adaptive_avg_pool, adaptive_max_pool)
+    functions = (max_pool, avg_pool, lp_pool, max_unpool, adaptive_avg_pool, adaptive_max_pool)
     for function in functions:
         name = f"{function.__name__}{axes}d"
         function.__doc__ = f"`{name}` of PyTorch, over the last {axes} axes." if axes > 1 else \
@@ -372,9 +381,9 @@ def _output_sizes(input: Tensor, output_size: Any, axes: int) -> tuple[int, ...]
     return tuple(n if size is None else size for n, size in zip(input.shape[-axes:], sizes, strict=True))
 
 
-max_pool1d, avg_pool1d, max_unpool1d, adaptive_avg_pool1d, adaptive_max_pool1d = _pooling(1)
-max_pool2d, avg_pool2d, max_unpool2d, adaptive_avg_pool2d, adaptive_max_pool2d = _pooling(2)
-max_pool3d, avg_pool3d, max_unpool3d, adaptive_avg_pool3d, adaptive_max_pool3d = _pooling(3)
+max_pool1d, avg_pool1d, lp_pool1d, max_unpool1d, adaptive_avg_pool1d, adaptive_max_pool1d = _pooling(1)
+max_pool2d, avg_pool2d, lp_pool2d, max_unpool2d, adaptive_avg_pool2d, adaptive_max_pool2d = _pooling(2)
+max_pool3d, avg_pool3d, lp_pool3d, max_unpool3d, adaptive_avg_pool3d, adaptive_max_pool3d = _pooling(3)
 
 
 def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
