@@ -224,6 +224,8 @@ FURTHER = [
         lambda x, m, v, w, b: torch.nn.functional.batch_norm(x, m, v, w, b), FLOAT,
         (case((3, 4, 5, 2), (4,), CHANNELS, (4,), (4,)),), ulps=16, constant=(1, 2)),
     f("instance_norm", cases=(case((3, 4, 5)), case((2, 3, 4, 4))), ulps=64),
+    *(f("instance_norm", cases=(case((3, 4, 5, 2), (4,), CHANNELS, (4,), (4,)),), ulps=64, constant=(1, 2),
+        use_input_stats=own) for own in (True, False)),
     *(f("local_response_norm", size, 0.1, cases=(case((2, 5, 3, 3)), case((2, 4, 3)))) for size in (2, 3)),
     f("channel_shuffle", 2, cases=(case((2, 6, 3)), case((2, 4, 3, 3)))),
     f("bilinear", cases=(case((4, 3), (4, 5), (2, 3, 5), (2,)), case((2, 4, 3), (2, 4, 5), (2, 3, 5))),

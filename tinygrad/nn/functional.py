@@ -266,9 +266,20 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
 def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
                   weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
                   momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
-    """`group_norm` of each channel by itself. Raises ValueError for running statistics."""
-    if running_mean is not None or running_var is not None or not use_input_stats:
-        raise ValueError("instance_norm keeps no running statistics; nn.functional.batch_norm does")
+    """`group_norm` of each channel by itself, or by the running mean and variance, (channels,), without
+    `use_input_stats`; with it they move by `momentum` towards the means over the batch. Raises ValueError for
+    one of the two alone, and for none where they are to be used."""
+    running = [x for x in (running_mean, running_var) if x is not None]
+    if len(running) == 1 or not (running or use_input_stats):
+        raise ValueError("instance_norm takes running_mean and running_var, or neither and use_input_stats")
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if running:
+        axes, wide = tuple(range(2, input.ndim)), input.detach()
+        if prod(input.shape[2:]) < 2:
+            raise ValueError(f"running statistics take more than one item a channel, got {input.shape}")
+        for x, now in zip(running, (wide.mean(axes), wide.var(axes)), strict=True):
+            x.assign(x * (1 - momentum) + now.mean(0) * momentum)
     return group_norm(input, input.shape[1], weight, bias, eps)
 
 
