@@ -434,7 +434,7 @@ def sign(self: Tensor) -> Tensor:
 
 
 def copysign(self: Tensor, other: Operand) -> Tensor:
-    """The magnitude of self with the sign bit of other.
+    """The magnitude of self with the sign bit of other; its gradient at 0 is 0.
 
     >>> Tensor([1.0, 2.0]).copysign(Tensor([-5.0, 5.0])).tolist()
     [-1.0, 2.0]
@@ -444,7 +444,8 @@ def copysign(self: Tensor, other: Operand) -> Tensor:
             a, b = a.cast(dtypes.default_float), b.cast(dtypes.default_float)
         bits = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}[a.dtype.itemsize]
         differ = (a.detach().bitcast(bits) ^ b.detach().bitcast(bits)) < 0
-        return independent(differ.where(-a, a), b)
+        signed = differ.where(-a, a)
+        return independent(a.eq(0).where(signed.detach(), signed), b)
 
     return binary("copysign", with_sign, self, other)
 
