@@ -75,7 +75,8 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
            ("LPPool", (2, 3, 2)),
            ("MaxPool", (3, 2, 1, 1, False, True)), ("ConstantPad", (1, 0.5)), ("ZeroPad", (2,)),
            ("ReflectionPad", ((2, 1) * axes,)), ("ReplicationPad", (1,)), ("CircularPad", (1,)),
-           ("InstanceNorm", (4,)), ("InstanceNorm", (4, 1e-3, 0.1, True)), ("Conv", (4, 6, 3, 2, 1)),
+           ("InstanceNorm", (4,)), ("InstanceNorm", (4, 1e-3, 0.1, True)),
+           ("InstanceNorm", (4, 1e-3, 0.1, True, True)), ("Conv", (4, 6, 3, 2, 1)),
            ("ConvTranspose", (4, 2, 3, 2, 1, 1)),
            ("BatchNorm", (4,)))},
     "MaxPool2d with places": (lambda nn: nn.MaxPool2d(2, return_indices=True), (IMAGE,)),
@@ -145,6 +146,17 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
 def test_layer(name: str) -> None:
     make, inputs = LAYERS[name]
     check(make, *inputs)
+
+
+def test_instance_norm_moves_its_running_statistics_in_training() -> None:
+    theirs, ours = (lib.InstanceNorm2d(4, momentum=0.3, track_running_stats=True) for lib in (torch.nn, nn))
+    with Tensor.train():
+        for x in (IMAGE, IMAGE * 2 + 1):
+            close("in training", ours(Tensor(x)), theirs(torch.tensor(x)))
+    close("after it", ours(Tensor(IMAGE)), theirs.eval()(torch.tensor(IMAGE)))
+    state = nn.state.get_state_dict(ours)
+    for name, value in theirs.state_dict().items():
+        close(name, state[name].reshape(tuple(value.shape)), value)
 
 
 def test_lstm_from_a_state() -> None:
