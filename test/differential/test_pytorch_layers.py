@@ -72,12 +72,17 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
                                  (numbers(2, 4, *(6,) * axes),))
        for axes in (1, 2, 3) for name, args in (
            ("AdaptiveAvgPool", (3,)), ("AdaptiveMaxPool", (3,)), ("AvgPool", (3, 2, 1)),
+           ("LPPool", (2, 3, 2)),
            ("MaxPool", (3, 2, 1, 1, False, True)), ("ConstantPad", (1, 0.5)), ("ZeroPad", (2,)),
            ("ReflectionPad", ((2, 1) * axes,)), ("ReplicationPad", (1,)), ("CircularPad", (1,)),
-           ("InstanceNorm", (4,)), ("InstanceNorm", (4, 1e-3, 0.1, True)), ("Conv", (4, 6, 3, 2, 1)),
+           ("InstanceNorm", (4,)), ("InstanceNorm", (4, 1e-3, 0.1, True)),
+           ("InstanceNorm", (4, 1e-3, 0.1, True, True)), ("Conv", (4, 6, 3, 2, 1)),
            ("ConvTranspose", (4, 2, 3, 2, 1, 1)),
            ("BatchNorm", (4,)))},
     "MaxPool2d with places": (lambda nn: nn.MaxPool2d(2, return_indices=True), (IMAGE,)),
+    **{f"AvgPool{axes}d of another divisor": (
+        lambda nn, name=f"AvgPool{axes}d": getattr(nn, name)(2, divisor_override=3),
+        (numbers(2, 4, *(6,) * axes),)) for axes in (2, 3)},
     "Threshold": (lambda nn: nn.Threshold(0.1, 2.0), (ROWS,)),
     "LeakyReLU in place": (lambda nn: nn.Sequential(nn.Linear(6, 6), nn.LeakyReLU(0.2, True)), (ROWS,)),
     "PReLU of channels": (lambda nn: nn.PReLU(4), (IMAGE,)),
@@ -141,6 +146,17 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
 def test_layer(name: str) -> None:
     make, inputs = LAYERS[name]
     check(make, *inputs)
+
+
+def test_instance_norm_moves_its_running_statistics_in_training() -> None:
+    theirs, ours = (lib.InstanceNorm2d(4, momentum=0.3, track_running_stats=True) for lib in (torch.nn, nn))
+    with Tensor.train():
+        for x in (IMAGE, IMAGE * 2 + 1):
+            close("in training", ours(Tensor(x)), theirs(torch.tensor(x)))
+    close("after it", ours(Tensor(IMAGE)), theirs.eval()(torch.tensor(IMAGE)))
+    state = nn.state.get_state_dict(ours)
+    for name, value in theirs.state_dict().items():
+        close(name, state[name].reshape(tuple(value.shape)), value)
 
 
 def test_lstm_from_a_state() -> None:

@@ -280,6 +280,16 @@ def test_clip_lerp_copysign_where():
     same(Tensor([math.inf, -math.inf]).logaddexp(Tensor([math.inf, -math.inf])), [math.inf, -math.inf])
 
 
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_counts_in_tensors_beyond_the_width_shift_all_bits_out(is_lazy):
+    x, counts = Tensor([-5, 5, -5, 5], dtype="int8"), Tensor([-1, 8, 100, -128], dtype="int8")
+    if not is_lazy:
+        Tensor.realize(x, counts)
+    same(x << counts, [0, 0, 0, 0])
+    same(x >> counts, [-1, 0, -1, 0])
+    same(1 << Tensor([40, 3]), [0, 8])
+
+
 def test_close_comparisons():
     a = Tensor([1.0, math.inf, math.nan, 1.0])
     b = Tensor([1.0 + 1e-6, math.inf, math.nan, 1.1])

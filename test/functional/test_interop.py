@@ -189,6 +189,20 @@ def test_fp8_goes_to_torch() -> None:
         assert shared.dtype is theirs and shared.float().tolist() == [1, -2]
 
 
+@pytest.mark.parametrize("ours, theirs", [("bfloat16", "bfloat16"), ("fp8e4m3", "float8_e4m3fn"),
+                                          ("fp8e5m2", "float8_e5m2"), ("float16", "float16")])
+def test_tensors_are_made_of_torchs_of_every_float(ours: str, theirs: str) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([[1.0, -2.0], [0.5, 4.0]]).to(getattr(torch, theirs))
+    for made, values in ((Tensor(x), x), (Tensor(x.T), x.T), (Tensor(x[0, 1]), x[0, 1]),
+                         (Tensor([x[0], x[1]]), x)):
+        assert made.dtype.name == ours and made.tolist() == values.float().tolist()
+    assert Tensor(x, dtype="float32").dtype is dtypes.float32
+    held = Tensor(x)
+    x[0, 0] = 2.0
+    assert held.tolist()[0] == [1.0, -2.0]  # a copy, as of other types
+
+
 # --- pickles and copies ---------------------------------------------------------------------------
 
 

@@ -81,6 +81,25 @@ def test_activations_are_flat_from_their_corners_on_as_in_pytorch(name: str, at:
     assert np.allclose(gradient.numpy(), expected)
 
 
+@pytest.mark.parametrize("function, at, expected", [
+    (Tensor.lgamma, [0.0, -0.0, -1.0, math.inf, -math.inf],
+     [-math.inf, math.inf, math.nan, math.inf, math.nan]),
+    (Tensor.digamma, [0.0, -0.0, -1.0, -2.0, math.inf, -math.inf], [*[math.inf] * 4, 0.0, math.nan]),
+    (Tensor.logit, [0.0, -0.0, 1.0, 0.5, -1.0, 2.0], [*[math.inf] * 3, 4.0, math.nan, math.nan]),
+    (lambda x: x.logit(0.25), [0.0, 0.25, 0.5, 0.75, 1.0], [0.0, 16 / 3, 4.0, 16 / 3, 0.0]),
+    (lambda x: x.copysign(-1.0), [0.0, -0.0, 2.0, -2.0], [0.0, 0.0, -1.0, 1.0]),
+], ids=["lgamma", "digamma", "logit", "logit between", "copysign"])
+def test_gradients_at_poles_and_kinks_are_pytorchs(function: Callable[[Tensor], Tensor], at: list[float],
+                                                   expected: list[float]) -> None:
+    x = Tensor(at, requires_grad=True)
+    (gradient,) = function(x).sum().gradient(x)
+    np.testing.assert_allclose(gradient.numpy(), expected, 1e-6)
+
+
+def test_digamma_of_zeros_has_their_sign() -> None:
+    assert Tensor([0.0, -0.0]).digamma().tolist() == [-math.inf, math.inf]
+
+
 def test_a_bound_that_is_nan_makes_nan_as_in_numpy() -> None:
     x, nan = np.array([1.0, np.nan, 2.0], np.float32), float("nan")
     bounds = np.array([np.nan, 0.0, 5.0], np.float32)

@@ -75,7 +75,10 @@ def test_gumbel_softmax_draws_classes_as_often_as_their_probabilities_say() -> N
     (lambda x: F.ctc_loss(Tensor.ones(5, 2, 3), Tensor.ones(3, 2, dtype="int32"), [5, 5], [2, 2]),
      r"ctc_loss of \(5, 2, 3\) takes 2 rows of labels"),
     (lambda x: F.channel_shuffle(Tensor.ones(1, 3, 2), 2), "channel_shuffle takes channels, axis 1"),
-    (lambda x: F.instance_norm(x, use_input_stats=False), "instance_norm keeps no running statistics"),
+    (lambda x: F.instance_norm(x, use_input_stats=False), "instance_norm takes running_mean and running_var"),
+    (lambda x: F.instance_norm(x, x[0]), "instance_norm takes running_mean and running_var, or neither"),
+    (lambda x: F.instance_norm(x, x[0], x[0]), "running statistics take more than one item a channel"),
+    (lambda x: F.avg_pool2d(x.unsqueeze(0), 2, divisor_override=0), "a divisor_override that is not 0"),
     (lambda x: F.fold(Tensor.ones(8, 4), (4, 4), 2),
      r"fold to \(2, 4, 4\) takes columns of \(8, 9\), got \(8, 4\)"),
     (lambda x: F.adaptive_avg_pool2d(x, 1), "adaptive pooling over 2 axes takes as many sizes"),
@@ -114,6 +117,14 @@ def test_batch_norm_moves_the_running_statistics() -> None:
     F.batch_norm(Tensor(x), mean, variance, training=True, momentum=0.3)
     np.testing.assert_allclose(mean.numpy(), 0.3 * x.mean((0, 2)), 1e-5, 1e-6)
     np.testing.assert_allclose(variance.numpy(), 0.7 + 0.3 * x.var((0, 2), ddof=1), 1e-5)
+
+
+def test_instance_norm_moves_the_running_statistics() -> None:
+    x = np.random.default_rng(0).standard_normal((6, 3, 5)).astype(np.float32)
+    mean, variance = Tensor.zeros(3).contiguous(), Tensor.ones(3).contiguous()
+    F.instance_norm(Tensor(x), mean, variance, momentum=0.3)
+    np.testing.assert_allclose(mean.numpy(), 0.3 * x.mean(2).mean(0), 1e-5, 1e-6)
+    np.testing.assert_allclose(variance.numpy(), 0.7 + 0.3 * x.var(2, ddof=1).mean(0), 1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

@@ -228,6 +228,11 @@ def test_group_and_instance_norm() -> None:
         close(layer(Tensor(x)), expected + normal(6, seed=2).reshape(1, 6, 1, 1), 1e-4)
 
 
+def test_instance_norm_of_running_statistics_refuses_other_channels() -> None:
+    with pytest.raises(ValueError, match=r"takes an input \(N, 3, ...\), got \(2, 4, 5\)"):
+        nn.InstanceNorm1d(3, track_running_stats=True)(Tensor.ones(2, 4, 5))
+
+
 def test_layer_norms_over_last_axes_and_channels() -> None:
     x = normal(2, 3, 4, 5)
     layer = nn.LayerNorm((4, 5))

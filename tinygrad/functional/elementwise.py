@@ -434,7 +434,7 @@ def sign(self: Tensor) -> Tensor:
 
 
 def copysign(self: Tensor, other: Operand) -> Tensor:
-    """The magnitude of self with the sign bit of other.
+    """The magnitude of self with the sign bit of other; its gradient at 0 is 0.
 
     >>> Tensor([1.0, 2.0]).copysign(Tensor([-5.0, 5.0])).tolist()
     [-1.0, 2.0]
@@ -444,7 +444,8 @@ def copysign(self: Tensor, other: Operand) -> Tensor:
             a, b = a.cast(dtypes.default_float), b.cast(dtypes.default_float)
         bits = {1: dtypes.int8, 2: dtypes.int16, 4: dtypes.int32, 8: dtypes.int64}[a.dtype.itemsize]
         differ = (a.detach().bitcast(bits) ^ b.detach().bitcast(bits)) < 0
-        return independent(differ.where(-a, a), b)
+        signed = differ.where(-a, a)
+        return independent(a.eq(0).where(signed.detach(), signed), b)
 
     return binary("copysign", with_sign, self, other)
 
@@ -492,18 +493,28 @@ def bitwise_not(self: Tensor) -> Tensor:
     return unary(self, lambda x: x.logical_not() if x.dtype.is_bool else x ^ -1)
 
 
+def _shift(name: str, op: Ops, a: Any, b: Any, reverse: bool) -> Tensor:
+    if isinstance(b, (int, np.integer)) and not reverse:
+        dtype = number_dtype(int(b), a.dtype)
+        if dtype.is_int and not 0 <= b < dtype.bits:
+            raise ValueError(f"{name} of {dtype.name} takes a count from 0 to {dtype.bits - 1}, got {b}")
+    return _bitwise(name, op, a, b, reverse)
+
+
 def lshift(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
-    """self << x, of integers.
+    """self << x, of integers. Raises ValueError for a number below 0, or of all bits or more; by counts like
+    that in a tensor all bits are shifted out: 0.
 
     >>> (Tensor([1, 3]) << 2).tolist()
     [4, 12]
     """
-    return _bitwise("lshift", Ops.SHL, self, x, reverse)
+    return _shift("lshift", Ops.SHL, self, x, reverse)
 
 
 def rshift(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
-    """self >> x, of integers; the sign stays."""
-    return _bitwise("rshift", Ops.SHR, self, x, reverse)
+    """self >> x, of integers; the sign stays. Counts are as for `lshift`, and where all bits are shifted out,
+    0 is left, or -1 of negative numbers."""
+    return _shift("rshift", Ops.SHR, self, x, reverse)
 
 
 # --- rounding -----------------------------------------------------------------------------------------------

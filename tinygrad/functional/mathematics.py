@@ -172,7 +172,14 @@ def logaddexp(self: Tensor, other: Operand) -> Tensor:
 
 def logit(self: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), of numbers brought between `eps` and 1 - `eps` where that is given."""
-    return real(self if eps is None else self.clip(eps, 1 - eps), lambda x: log_node(x / (1 - x)))
+    return real(self if eps is None else self.clip(eps, 1 - eps),
+                lambda x: log_node(x / (1 - x)).with_gradient((x,), _gradient_of_logit))
+
+
+def _gradient_of_logit(g: UOp, node: UOp) -> tuple[UOp]:
+    """g / (x (1 - x)): infinite at 0 and 1, NaN beyond, where there is no value either."""
+    product = node.src[1] * (1 - node.src[1])
+    return (g / product.eq(0).where(0, (product < 0).where(math.nan, product)),)
 
 
 def hypot(self: Tensor, other: Operand) -> Tensor:

@@ -95,24 +95,31 @@ def _counted_items(x: Tensor, axis: int, kernel: int, stride: int, dilation: int
 
 
 def avg_pool2d(self: Tensor, kernel_size: Sizes = (2, 2), stride: Sizes | None = None, dilation: Sizes = 1,
-               padding: Padding = 0, ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
+               padding: Padding = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+               divisor_override: float | None = None) -> Tensor:
     """The mean of each window over the last axes, as many as `kernel_size` has (2 for an int).
 
     `stride` is the kernel size unless given. `ceil_mode` keeps windows that reach past the end.
-    `count_include_pad=False` divides by the items of the input alone.
+    `count_include_pad=False` divides by the items of the input alone, `divisor_override` by that number.
+    Raises ValueError for a divisor of 0.
 
     >>> Tensor([[1, 2], [3, 4]]).avg_pool2d().tolist()
     [[2.5]]
     """
     return mean_of_windows(self, pool_geometry(self, kernel_size, stride, dilation, padding, ceil_mode),
-                           count_include_pad)
+                           count_include_pad, divisor_override)
 
 
-def mean_of_windows(x: Tensor, where: PoolGeometry, count_include_pad: bool) -> Tensor:
+def mean_of_windows(x: Tensor, where: PoolGeometry, count_include_pad: bool,
+                    divisor_override: float | None = None) -> Tensor:
     """The mean of each window, (..., *outputs): over all of its items, or those in `x` or, with
-    `count_include_pad`, in the padding that was asked for."""
+    `count_include_pad`, in the padding that was asked for; or the sum over `divisor_override`."""
     kernel, strides, dilations, pads, enlarged = where
+    if divisor_override == 0:
+        raise ValueError("avg_pool2d takes a divisor_override that is not 0")
     total = where.windows(x).sum(where.inner)
+    if divisor_override is not None:
+        return total / divisor_override
     counted = pads if count_include_pad else [(0, 0)] * len(pads)
     if counted == enlarged:
         return total / math.prod(kernel)

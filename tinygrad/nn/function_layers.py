@@ -131,6 +131,9 @@ Dropout2d = _layer("Dropout2d", _in_mode(F.dropout2d))
 Dropout3d = _layer("Dropout3d", _in_mode(F.dropout3d))
 Flatten = _layer("Flatten", _flatten, doc="`Tensor.flatten` as a layer, from axis 1 on.")
 Fold = _layer("Fold", F.fold)
+LPPool1d = _layer("LPPool1d", F.lp_pool1d)
+LPPool2d = _layer("LPPool2d", F.lp_pool2d)
+LPPool3d = _layer("LPPool3d", F.lp_pool3d)
 LocalResponseNorm = _layer("LocalResponseNorm", F.local_response_norm)
 
 MaxPool1d = _layer("MaxPool1d", F.max_pool1d, order=OF_MAX_POOL)
@@ -222,6 +225,9 @@ __all__ = [
     "HuberLoss",
     "KLDivLoss",
     "L1Loss",
+    "LPPool1d",
+    "LPPool2d",
+    "LPPool3d",
     "LeakyReLU",
     "LocalResponseNorm",
     "LogSigmoid",

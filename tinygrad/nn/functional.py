@@ -266,9 +266,20 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
 def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None,
                   weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
                   momentum: float = 0.1, eps: float = 1e-5) -> Tensor:
-    """`group_norm` of each channel by itself. Raises ValueError for running statistics."""
-    if running_mean is not None or running_var is not None or not use_input_stats:
-        raise ValueError("instance_norm keeps no running statistics; nn.functional.batch_norm does")
+    """`group_norm` of each channel by itself, or by the running mean and variance, (channels,), without
+    `use_input_stats`; with it they move by `momentum` towards the means over the batch. Raises ValueError for
+    one of the two alone, and for none where they are to be used."""
+    running = [x for x in (running_mean, running_var) if x is not None]
+    if len(running) == 1 or not (running or use_input_stats):
+        raise ValueError("instance_norm takes running_mean and running_var, or neither and use_input_stats")
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    if running:
+        axes, wide = tuple(range(2, input.ndim)), input.detach()
+        if prod(input.shape[2:]) < 2:
+            raise ValueError(f"running statistics take more than one item a channel, got {input.shape}")
+        for x, now in zip(running, (wide.mean(axes), wide.var(axes)), strict=True):
+            x.assign(x * (1 - momentum) + now.mean(0) * momentum)
     return group_norm(input, input.shape[1], weight, bias, eps)
 
 
@@ -331,16 +342,25 @@ conv_transpose1d = conv_transpose3d = conv_transpose2d
 
 
 def _pooling(axes: int) -> tuple[Callable[..., Any], ...]:
-    """max_pool, avg_pool, max_unpool, adaptive_avg_pool, adaptive_max_pool over so many of the last axes."""
+    """max_pool, avg_pool, lp_pool, max_unpool, adaptive_avg_pool, adaptive_max_pool over so many of the last
+    axes."""
     def max_pool(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
                  dilation: Sizes = 1, ceil_mode: bool = False, return_indices: bool = False) -> Any:
         pool: Callable[..., Any] = input.max_pool2d
         return pool(make_tuple(kernel_size, axes), stride, dilation, padding, ceil_mode, return_indices)
 
     def avg_pool(input: Tensor, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-                 ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
+                 ceil_mode: bool = False, count_include_pad: bool = True,
+                 divisor_override: float | None = None) -> Tensor:
         kernel = make_tuple(kernel_size, axes)
-        return input.avg_pool2d(kernel, stride, 1, padding, ceil_mode, count_include_pad)
+        return input.avg_pool2d(kernel, stride, 1, padding, ceil_mode, count_include_pad, divisor_override)
+
+    def lp_pool(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
+                ceil_mode: bool = False) -> Tensor:
+        items = prod(make_tuple(kernel_size, axes))
+        means = avg_pool(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
+        found: Tensor = (means * items).pow(1 / norm_type)
+        return found
 
     def max_unpool(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None,
                    padding: Sizes = 0, output_size: Sequence[int] | None = None) -> Tensor:
@@ -354,7 +374,7 @@ def _pooling(axes: int) -> tuple[Callable[..., Any], ...]:
         found = adaptive_largest(input, _output_sizes(input, output_size, axes))
         return found if return_indices else found[0]
 
-    functions = (max_pool, avg_pool, max_unpool, adaptive_avg_pool, adaptive_max_pool)
+    functions = (max_pool, avg_pool, lp_pool, max_unpool, adaptive_avg_pool, adaptive_max_pool)
     for function in functions:
         name = f"{function.__name__}{axes}d"
         function.__doc__ = f"`{name}` of PyTorch, over the last {axes} axes." if axes > 1 else \
@@ -372,9 +392,9 @@ def _output_sizes(input: Tensor, output_size: Any, axes: int) -> tuple[int, ...]
     return tuple(n if size is None else size for n, size in zip(input.shape[-axes:], sizes, strict=True))
 
 
-max_pool1d, avg_pool1d, max_unpool1d, adaptive_avg_pool1d, adaptive_max_pool1d = _pooling(1)
-max_pool2d, avg_pool2d, max_unpool2d, adaptive_avg_pool2d, adaptive_max_pool2d = _pooling(2)
-max_pool3d, avg_pool3d, max_unpool3d, adaptive_avg_pool3d, adaptive_max_pool3d = _pooling(3)
+max_pool1d, avg_pool1d, lp_pool1d, max_unpool1d, adaptive_avg_pool1d, adaptive_max_pool1d = _pooling(1)
+max_pool2d, avg_pool2d, lp_pool2d, max_unpool2d, adaptive_avg_pool2d, adaptive_max_pool2d = _pooling(2)
+max_pool3d, avg_pool3d, lp_pool3d, max_unpool3d, adaptive_avg_pool3d, adaptive_max_pool3d = _pooling(3)
 
 
 def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1

@@ -15,7 +15,7 @@ from tinygrad.functional.graph_templates import memoised
 from tinygrad.functional.method_kinds import also_named
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.helpers import make_tuple, prod
-from tinygrad.nn.functional import embedding
+from tinygrad.nn.functional import embedding, instance_norm
 from tinygrad.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -260,10 +260,13 @@ class GroupNorm:
         self.weight = Tensor.ones(num_channels) if affine else None
         self.bias = Tensor.zeros(num_channels) if affine else None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def _check(self, x: Tensor) -> None:
         if x.ndim < 2 or x.shape[1] != self.num_channels:
             raise ValueError(f"{type(self).__name__} takes an input (N, {self.num_channels}, ...), "
                              f"got {x.shape}")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self._check(x)
         x = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps).reshape(x.shape)
         if self.weight is None or self.bias is None:
             return x
@@ -279,14 +282,26 @@ class InstanceNorm(GroupNorm):
 
 
 class InstanceNorm2d(InstanceNorm):
-    """`InstanceNorm` with PyTorch's arguments: without parameters unless `affine`. Of what `momentum` is for,
-    `track_running_stats`, there is none: ValueError."""
+    """`InstanceNorm` with PyTorch's arguments: without parameters unless `affine`. With `track_running_stats`
+    it normalises by a running mean and variance, which move by `momentum` while `Tensor.training`."""
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
                  track_running_stats: bool = False) -> None:
-        if track_running_stats:
-            raise ValueError(f"{type(self).__name__} keeps no running statistics")
         super().__init__(num_features, eps, affine)
+        self.momentum = momentum
+        self.track_running_stats = track_running_stats
+        if track_running_stats:
+            # in PyTorch's files too, where it stays 0
+            self.num_batches_tracked = Tensor(np.zeros(1, np.int64), requires_grad=False)
+            self.running_mean = Tensor(np.zeros(num_features, np.float32), requires_grad=False)
+            self.running_var = Tensor(np.ones(num_features, np.float32), requires_grad=False)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not self.track_running_stats:
+            return super().__call__(x)
+        self._check(x)
+        return instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, Tensor.training,
+                             self.momentum, self.eps)
 
 
 InstanceNorm1d = InstanceNorm3d = InstanceNorm2d

@@ -14,6 +14,7 @@ from tinygrad.device import Buffer
 from tinygrad.dtype import DType, dtype_from_numpy, dtypes
 from tinygrad.engine.realize import note_host_data
 from tinygrad.graph.uop import Shape, UOp
+from tinygrad.tensor.dlpack import array_of_dlpack
 
 
 def array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
@@ -25,7 +26,7 @@ def array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     elif isinstance(data, (bytes, bytearray)):
         array = np.frombuffer(data, np.uint8)
     elif isinstance(data, (np.ndarray, memoryview)) or hasattr(data, "__array__"):
-        array = np.asarray(data)
+        array = _array_over(data)
     else:
         raise TypeError(f"no tensor from a {type(data).__name__}; give a number, a list of numbers, a NumPy "
                         "array, bytes or a Tensor")
@@ -37,9 +38,19 @@ def array_of(data: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     return array
 
 
+def _array_over(data: Any) -> np.ndarray[Any, Any]:
+    """What NumPy makes of the data; by DLPack what it has no type for, such as PyTorch's bfloat16 and fp8."""
+    try:
+        return np.asarray(data)
+    except TypeError:
+        if not hasattr(data, "__dlpack__"):
+            raise
+        return array_of_dlpack(data)
+
+
 def _array_of_list(data: Sequence[Any], dtype: DType | None) -> np.ndarray[Any, Any]:
     if any(hasattr(item, "__array__") and np.ndim(item) for item in data):
-        items = [np.asarray(item) for item in data]
+        items = [_array_over(item) for item in data]
         if len({item.shape for item in items}) > 1:
             raise ValueError(f"a list of arrays takes equal shapes, got {[item.shape for item in items]}")
         return np.stack(items)

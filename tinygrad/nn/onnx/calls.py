@@ -159,9 +159,12 @@ def _transposed_convolution(result: Tensor, self: Tensor, weight: Tensor, bias: 
 def _pooling(op: str) -> Entry:
     def entry(result: Any, self: Tensor, kernel_size: Any, stride: Any, dilation: Any, padding: Any,
               ceil_mode: bool,
-              count_include_pad: bool = True, return_indices: bool = False) -> Call | None:
+              count_include_pad: bool = True, divisor_override: float | None = None,
+              return_indices: bool = False) -> Call | None:
         kernel = (kernel_size,) * 2 if isinstance(kernel_size, int) else tuple(kernel_size)
-        if return_indices or not self.dtype.is_float or self.ndim != len(kernel) + 2:
+        if return_indices or divisor_override is not None or not self.dtype.is_float:
+            return None
+        if self.ndim != len(kernel) + 2:
             return None
         strides = kernel if stride is None else make_tuple(stride, len(kernel))
         dilations = make_tuple(dilation, len(kernel))

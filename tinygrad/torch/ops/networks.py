@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from tinygrad.dtype import dtypes
-from tinygrad.functional.pooling import max_pool2d, pool_geometry
+from tinygrad.functional.pooling import max_pool2d
 from tinygrad.functional.reduce import masked_softmax
 from tinygrad.tensor import Tensor
 from tinygrad.torch.ops.products import per_axis
@@ -47,16 +47,13 @@ enter_all({
 
 
 def average_pool(axes: int) -> Callable[..., Tensor]:
-    """The operator over so many axes. A divisor of its own replaces the number of a window's items."""
+    """The operator over so many axes."""
     def pool(x: Tensor, kernel_size: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
              ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None,
              ) -> Tensor:
         kernel = per_axis(kernel_size, axes)
         strides, pads = per_axis(stride or kernel, axes), per_axis(padding, axes)
-        if not divisor_override:
-            return x.avg_pool2d(kernel, strides, 1, pads, ceil_mode, count_include_pad)
-        where = pool_geometry(x, kernel, strides, 1, pads, ceil_mode)
-        return where.windows(x).sum(where.inner) / divisor_override
+        return x.avg_pool2d(kernel, strides, 1, pads, ceil_mode, count_include_pad, divisor_override)
     return pool
 
 
