@@ -171,12 +171,7 @@ CASES = {
     "bits of floats": (lambda: t23 & 1, TypeError, "bitwise_and takes integers or bools, got dtypes.float32"),
     "shift of floats": (lambda: t23 << 1, TypeError, "lshift takes integers, got dtypes.float32"),
     "shift by less than nothing": (
-        lambda: Tensor([1]) << -1, ValueError, "lshift of int32 takes a count from 0 to 31, got -1"),
-    "shift by all bits": (
-        lambda: Tensor([1], dtype="uint8") >> np.int64(8),
-        ValueError,
-        "rshift of uint8 takes a count from 0 to 7, got 8",
-    ),
+        lambda: Tensor([1]) >> np.int64(-1), ValueError, "rshift takes a count of at least 0, got -1"),
     "invert floats": (lambda: ~t23, TypeError, "bitwise_not takes integers or bools"),
     "minus bools": (lambda: -(t23 > 0), TypeError, "neg takes numbers, got bools"),
     "operand": (lambda: t23 + "a", TypeError, "add takes tensors and numbers, got a str"),

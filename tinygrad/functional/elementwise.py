@@ -494,16 +494,14 @@ def bitwise_not(self: Tensor) -> Tensor:
 
 
 def _shift(name: str, op: Ops, a: Any, b: Any, reverse: bool) -> Tensor:
-    if isinstance(b, (int, np.integer)) and not reverse:
-        dtype = number_dtype(int(b), a.dtype)
-        if dtype.is_int and not 0 <= b < dtype.bits:
-            raise ValueError(f"{name} of {dtype.name} takes a count from 0 to {dtype.bits - 1}, got {b}")
+    if isinstance(b, (int, np.integer)) and not reverse and a.dtype.is_int and b < 0:
+        raise ValueError(f"{name} takes a count of at least 0, got {b}")
     return _bitwise(name, op, a, b, reverse)
 
 
 def lshift(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
-    """self << x, of integers. Raises ValueError for a number below 0, or of all bits or more; by counts like
-    that in a tensor all bits are shifted out: 0.
+    """self << x, of integers. By as many bits as there are, or more, all are shifted out: 0. So they are by
+    counts below 0 in a tensor; for a number below 0 it raises ValueError.
 
     >>> (Tensor([1, 3]) << 2).tolist()
     [4, 12]
@@ -512,8 +510,8 @@ def lshift(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
 
 
 def rshift(self: Tensor, x: Operand, reverse: bool = False) -> Tensor:
-    """self >> x, of integers; the sign stays. Counts are as for `lshift`, and where all bits are shifted out,
-    0 is left, or -1 of negative numbers."""
+    """self >> x, of integers; the sign stays. Counts are as for `lshift`; where all bits are shifted out, 0
+    is left, or -1 of negative numbers."""
     return _shift("rshift", Ops.SHR, self, x, reverse)
 
 
