@@ -2,7 +2,8 @@
 
 ASSIGN writes in place, later. A lazy value that reads the memory as it was must be computed in the same
 schedule, before the write; afterwards its graph would read something else. `pending_writes` finds the writes
-that computing some nodes runs, `Readers` the nodes that depend on what they overwrite.
+that computing some nodes runs, `with_writes` makes sure that all of them are, `Readers` finds the nodes that
+depend on what they overwrite.
 """
 from __future__ import annotations
 
