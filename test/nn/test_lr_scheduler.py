@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, TinyJit, nn
+from tinygrad.jit import JitError
 from tinygrad.nn import lr_scheduler
 from tinygrad.nn.optim import SGD, Optimizer
 
@@ -121,6 +122,36 @@ def test_a_replayed_step_takes_the_rate_of_its_time() -> None:
         seen.append(before - weight.item())
         schedule.step()
     np.testing.assert_allclose(seen, [1, 0.5, 0.25, 0.125, 0.0625])
+
+
+@pytest.mark.parametrize("name, options, arguments", [
+    ("StepLR", {"step_size": 3}, ()), ("CosineAnnealingLR", {"T_max": 5}, ()),
+    ("ReduceLROnPlateau", {}, (1.0,)),
+])
+def test_a_step_of_a_schedule_under_the_jit_says_that_it_belongs_outside(
+        name: str, options: dict[str, Any], arguments: tuple[float, ...]) -> None:
+    optimizer = ours(0.1)
+    single = getattr(lr_scheduler, name)(optimizer, **options)
+    schedules = [single]
+    if not arguments:
+        schedules.append(lr_scheduler.SequentialLR(optimizer, [single, single], [2]))
+    for schedule in schedules:
+        before = schedule.state_dict()
+        step = TinyJit(lambda schedule=schedule: schedule.step(*arguments))
+        with pytest.raises(JitError, match=r"step\(\) inside .* call it outside"):
+            step()
+        assert schedule.state_dict() == before
+        schedule.step(*arguments)
+
+
+@pytest.mark.parametrize("name, options", [
+    ("StepLR", {"step_size": 0}), ("LinearLR", {"total_iters": 0}), ("PolynomialLR", {"total_iters": -1}),
+    ("CosineAnnealingLR", {"T_max": 0}), ("CosineAnnealingWarmRestarts", {"T_0": 0}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 2, "T_mult": 0}),
+])
+def test_a_schedule_of_no_steps_is_refused(name: str, options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="a schedule takes .* >= 1, got"):
+        getattr(lr_scheduler, name)(ours(0.1), **options)
 
 
 @pytest.mark.parametrize("norm_type", [2.0, 1.0, math.inf])

@@ -104,9 +104,15 @@ def test_a_scan_gives_results_of_the_types_of_its_body() -> None:
     np.testing.assert_allclose(run(xs=xs)["ys"].numpy(), np.sqrt(xs.astype(np.float32)), rtol=1e-6)
 
 
-def test_bytes_that_are_changed_are_an_onnx_error_or_a_model() -> None:
-    data = parser.parse_model(HEADER + "g (float[3] x) => (float[3] y) { a = Neg(x) y = Add(a, x) }"
-                              ).SerializeToString()
+@pytest.mark.parametrize("nodes", [
+    "a = Neg(x) y = Add(a, x)",
+    "s = Softmax<axis = 0>(x) y = Transpose<perm = [0]>(s)",
+    "k = Constant<value_ints = [0]>() a = ReduceSum<keepdims = 1>(x, k) y = Div(x, a)",
+    "n = Constant<value = int64 {2}>() y = Loop(n, , x) <body = b (int64 i, bool c, float[3] u) => "
+    "(bool d, float[3] v) { d = Identity(c) v = Elu<alpha = 2.0>(u) }>",
+])
+def test_bytes_that_are_changed_are_an_onnx_error_or_a_model(nodes: str) -> None:
+    data = parser.parse_model(HEADER + f"g (float[3] x) => (float[3] y) {{ {nodes} }}").SerializeToString()
     rng = random.Random(0)
     for _ in range(500):
         changed = bytearray(data)

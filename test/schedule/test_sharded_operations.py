@@ -115,3 +115,16 @@ def test_a_part_that_one_device_has_computed_is_none_of_another_call(axis: int |
         got = ((one.shard(("CPU", "CPU:1"), axis) * 3).exp() + 1).numpy()
         np.testing.assert_allclose(got, np.exp(x * 3) + 1, rtol=1e-5)
         del held
+
+
+@pytest.mark.usefixtures("memories")
+def test_what_comes_back_from_several_devices_is_a_copy_of_what_one_device_has_computed() -> None:
+    one = Tensor([1.0, 2.0], device="CPU").realize() + 1
+    spread = one.shard(("CPU", "CPU:1"))
+    back = spread.to("CPU")
+    one.realize()
+    np.testing.assert_array_equal(spread.numpy(), [2, 3])
+    back.realize().assign(Tensor([8.0, 9.0], device="CPU")).realize()
+    np.testing.assert_array_equal(back.numpy(), [8, 9])
+    for kept in (one, spread):
+        np.testing.assert_array_equal(kept.numpy(), [2, 3])

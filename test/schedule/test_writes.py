@@ -476,3 +476,22 @@ def test_under_the_jit_writes_through_views_of_values_are_replayed() -> None:
         expected = x * 2
         expected[1] = x.sum()
         np.testing.assert_array_equal(step(Tensor(x).realize()).numpy(), expected + 1)
+
+
+@pytest.mark.parametrize("spread", [lambda x: x, lambda x: x.shard(("CPU", "CPU:1"), 0)],
+                         ids=["one device", "two devices"])
+@pytest.mark.parametrize("reader", [
+    lambda x: x.pad(((0, 4), (0, 0)))[4:] * 2,
+    lambda x: x[:1].expand(4, 2) * 2,
+    lambda x: (x[:0].sum() + x[:1].sum()) * 2,
+    lambda x: x.zeros_like().contiguous().realize().assign(x.detach().pad(((0, 4), (0, 0)))[4:] + 1),
+], ids=["none", "a row", "two", "another write"])
+def test_a_pending_write_is_done_also_where_its_reader_needs_none_or_a_part_of_it(
+        spread: Callable[[Tensor], Tensor], reader: Callable[[Tensor], Tensor]) -> None:
+    values = np.arange(8, dtype=np.float32).reshape(4, 2)
+    for _ in range(2):
+        x = spread(Tensor(values, device="CPU")).realize()
+        x.assign(x - 1)
+        found = reader(x).numpy()
+        np.testing.assert_array_equal(x.numpy(), values - 1)
+        np.testing.assert_array_equal(found, reader(x).numpy())

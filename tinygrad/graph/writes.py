@@ -2,20 +2,22 @@
 
 ASSIGN writes in place, later. A lazy value that reads the memory as it was must be computed in the same
 schedule, before the write; afterwards its graph would read something else. `pending_writes` finds the writes
-that computing some nodes runs, `Readers` the nodes that depend on what they overwrite.
+that computing some nodes runs, `with_writes` makes sure that all of them are, `Readers` finds the nodes that
+depend on what they overwrite.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from tinygrad.graph.leaf_tensors import below_detaches
 from tinygrad.graph.node_flags import WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
 
-def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
+def pending_writes(uops: Iterable[UOp]) -> dict[UOp, None]:
     """The ASSIGN nodes that computing `uops` runs."""
-    found: set[UOp] = set()
+    found: dict[UOp, None] = {}
     stack = [uop for uop in uops if uop.flags & WRITES]
     seen = set(stack)
     while stack:
@@ -23,12 +25,19 @@ def pending_writes(uops: Iterable[UOp]) -> set[UOp]:
         if node.realized_view is not None:
             continue
         if node.op is Ops.ASSIGN:
-            found.add(node)
+            found[node] = None
         for source in node.src:
             if source.flags & WRITES and source not in seen:
                 seen.add(source)
                 stack.append(source)
     return found
+
+
+def with_writes(uops: Sequence[UOp], writes: Iterable[UOp]) -> list[UOp]:
+    """`uops`, and of the writes that computing them runs those whose results none of them shows: a schedule
+    leaves out what no result needs (of `x.pad(...)[...]` all of `x`, or what one device has of it)."""
+    shown = {below_detaches(node) for node in (*uops, *(write.src[0] for write in writes))}
+    return [*uops, *(write for write in writes if write not in shown)]
 
 
 def refuse_overwritten(node: UOp) -> None:
@@ -41,7 +50,7 @@ def refuse_overwritten(node: UOp) -> None:
 class Readers:
     """Tells which nodes depend on what `writes` overwrite, other than through them."""
 
-    def __init__(self, writes: set[UOp]) -> None:
+    def __init__(self, writes: dict[UOp, None]) -> None:
         self.overwritten = {write.src[0].base for write in writes}
         self.known: dict[UOp, bool] = dict.fromkeys(writes, False)
 

@@ -2,6 +2,7 @@
 
 Each sets its optimizer's rate when it is made and at each `step()`, usually after an epoch, as a function of
 how many steps there were. The rate is a tensor that is written to: a step under TinyJit is not traced again.
+The steps of a schedule are counted by Python, so its own `step()` belongs outside of what TinyJit traces.
 """
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tinygrad.engine.realize import Capture, JitError
 from tinygrad.nn.optim import Optimizer
 
 
@@ -24,6 +26,18 @@ def _first_rate_of(optimizer: Optimizer) -> float:
     return rate
 
 
+def _refuse_under_jit(scheduler: object) -> None:
+    if Capture.current() is not None:
+        raise JitError(f"{type(scheduler).__name__}.step() inside a function under TinyJit would not run in "
+                       "a replay; call it outside")
+
+
+def _refuse_no_steps(**options: int) -> None:
+    for name, value in options.items():
+        if value < 1:
+            raise ValueError(f"a schedule takes {name} >= 1, got {value}")
+
+
 class LRScheduler:
     """The rate that the optimizer had, times `_factor` of the number of steps."""
 
@@ -35,6 +49,7 @@ class LRScheduler:
 
     def step(self) -> None:
         """The next rate."""
+        _refuse_under_jit(self)
         self.last_epoch += 1
         self._last_lr = self._rate(self.last_epoch)
         self.optimizer.lr = self._last_lr
@@ -75,6 +90,7 @@ class StepLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
                  ) -> None:
+        _refuse_no_steps(step_size=step_size)
         self.step_size = step_size
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
@@ -112,6 +128,7 @@ class LinearLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0,
                  total_iters: int = 5, last_epoch: int = -1) -> None:
+        _refuse_no_steps(total_iters=total_iters)
         self.start_factor = start_factor
         self.end_factor = end_factor
         self.total_iters = total_iters
@@ -140,6 +157,7 @@ class PolynomialLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1
                  ) -> None:
+        _refuse_no_steps(total_iters=total_iters)
         self.total_iters = total_iters
         self.power = power
         super().__init__(optimizer, last_epoch)
@@ -153,6 +171,7 @@ class CosineAnnealingLR(LRScheduler):
     2016)."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
+        _refuse_no_steps(T_max=T_max)
         self.T_max = T_max
         self.eta_min = eta_min
         super().__init__(optimizer, last_epoch)
@@ -166,6 +185,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0,
                  last_epoch: int = -1) -> None:
+        _refuse_no_steps(T_0=T_0, T_mult=T_mult)
         self.T_0 = T_0
         self.T_mult = T_mult
         self.eta_min = eta_min
@@ -196,6 +216,7 @@ class SequentialLR:
 
     def step(self) -> None:
         """The next rate, of the scheduler whose turn it is."""
+        _refuse_under_jit(self)
         self.last_epoch += 1
         turn = bisect.bisect_right(self.milestones, self.last_epoch)
         if self.last_epoch in (0, *self.milestones[max(turn - 1, 0):turn]):
@@ -241,6 +262,7 @@ class ReduceLROnPlateau:
 
     def step(self, metrics: Any) -> None:
         """With the loss, or what else is to become better."""
+        _refuse_under_jit(self)
         current = float(metrics)
         self.num_bad_epochs += 1
         if self._is_better(current):

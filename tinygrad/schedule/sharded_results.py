@@ -73,7 +73,8 @@ class ShardedResults:
             nodes = tuple(n.src[0].under(Ops.COPY, n.device) if n.op is Ops.CONTIGUOUS
                           and n.src[0] in sent and Device[n.device].has_collectives else n for n in nodes)
         else:
-            nodes = (value if value.op in _STORED else in_own_memory(value),)
+            new = value.op in _STORED and value.realized_view is None
+            nodes = (value if new else in_own_memory(value),)
         written = node.op is not Ops.ASSIGN and any(n.op is Ops.ASSIGN for n in nodes)
         if written or any(self.claimed.get(n, nodes) != nodes for n in nodes):
             nodes = tuple(map(in_own_memory, nodes))

@@ -135,7 +135,7 @@ def pending_among(unrealized: Sequence[Tensor]) -> list[Tensor]:
     return [t for t in unrealized if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
 
 
-def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[UOp]]:
+def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], dict[UOp, None]]:
     """`tensors` and the live lazy ones that read memory which computing them overwrites; and those writes.
 
     Gradients that nobody asked for are not computed, but given up.
@@ -151,10 +151,10 @@ def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], set[U
                 t._invalidate()
         kept = [t for t in waiting if not t._may_be_invalidated]
         chosen.update((id(t), t) for t in kept)
-        more = pending_writes(t.uop for t in kept) - writes
-        if not more:
+        known = len(writes)
+        writes |= pending_writes(t.uop for t in kept)
+        if len(writes) == known:
             break
-        writes |= more
     return list(chosen.values()), writes
 
 

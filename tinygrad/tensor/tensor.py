@@ -40,6 +40,7 @@ from tinygrad.graph.sharding import Cut, Devices, Placement, Sharding
 from tinygrad.graph.sizes import Size, largest_shape
 from tinygrad.graph.template import expanded
 from tinygrad.graph.uop import Shape, UOp
+from tinygrad.graph.writes import with_writes
 from tinygrad.helpers import engine_lock, exclusive, prod
 from tinygrad.schedule.items import ScheduledSteps, ScheduleItem
 from tinygrad.schedule.sharded_results import layout_of
@@ -393,21 +394,22 @@ class Tensor(Methods):
                 return self
             tensors = [t for t in (self, *others) if not is_unknown(t.uop)]
             flags = flags_of(tensors)
-            writes: set[UOp] = set()
+            writes: dict[UOp, None] = {}
             if flags & WRITES:
                 tensors, writes = with_pending_readers(tensors)
                 flags = flags_of(tensors)
             if flags & COSTLY or Capture.active is not None:
                 keep_values([t for t in tensors if not t._is_realized])
-            realize_uops(placed([t for t in tensors if not t._is_realized]), notes_of(tensors, writes))
+            lazy = placed([t for t in tensors if not t._is_realized])
+            realize_uops(with_writes(lazy, writes) if writes else lazy, notes_of(tensors, writes))
         return self
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
         """What `realize` would run, without running it."""
         with engine_lock:
-            tensors, _ = with_pending_readers([self, *others])
+            tensors, writes = with_pending_readers([self, *others])
             lazy = [t for t in tensors if not t._is_realized]
-            return ScheduledSteps(schedule_with_kept(lazy, placed(lazy)))
+            return ScheduledSteps(schedule_with_kept(lazy, with_writes(placed(lazy), writes)))
 
     @property
     def _is_realized(self) -> bool:

@@ -266,7 +266,7 @@ class _Reader:
         elif isinstance(target, Operator):
             unknown = attributes.keys() - target.attributes
             if unknown:
-                self.refuse(f"{op} with {', '.join(sorted(unknown))}", str(node))
+                self.refuse(f"{op} with {', '.join(sorted(map(_text, unknown)))}", str(node))
             if target.variadic is None and len(node.inputs) > len(target.forms):
                 self.refuse(f"{op} of {len(node.inputs)} inputs", str(node))
         return replace(node, target=target)
