@@ -322,6 +322,11 @@ def test_interpolate_nearest(outs: int) -> None:
     close(Tensor(x).interpolate((outs,), "nearest-exact"), x[:, exact])
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear", "cubic"])
+def test_of_no_items_resizing_makes_zeros(mode: str) -> None:
+    np.testing.assert_array_equal(Tensor.ones(2, 0).interpolate((4,), mode).numpy(), np.zeros((2, 4)))
+
+
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_to_whole_numbers_of_items_neighbours_are_found_by_movement(mode: str) -> None:
     x = Tensor(normal(2, 3, 40))

