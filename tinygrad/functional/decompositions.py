@@ -151,7 +151,7 @@ SVD_SWEEPS = 12
 to hundreds. All are made where values are not known, or columns are too small to be orthogonal."""
 
 
-def _rotate_pairs(stacked: Tensor, identity_rows: Tensor, k: Tensor) -> State:
+def _rotate_pairs(identity_rows: Tensor, stacked: Tensor, k: Tensor) -> State:
     """One round of a tournament: every column is rotated against another one, so that they are orthogonal.
 
     `stacked` is the matrix over the identity: rotating the columns of both keeps the product of the
@@ -170,7 +170,7 @@ def _rotate_pairs(stacked: Tensor, identity_rows: Tensor, k: Tensor) -> State:
     s = c * t
     row = (left * c - right * s).cat((left * s + right * c).flip(-1), dim=-1)
     # the first column stays, the others move on by one place
-    return row[..., :1].cat(row[..., 1:].roll(1, row.ndim - 1), dim=-1), identity_rows
+    return (row[..., :1].cat(row[..., 1:].roll(1, row.ndim - 1), dim=-1),)
 
 
 def are_orthogonal(x: Tensor) -> bool:
@@ -193,7 +193,7 @@ def _jacobi(x: Tensor) -> State:
     stacked = x.cat(identity(x, columns), dim=-2).pad((0, players - columns))
     is_identity = type(x).arange(rows + columns, device=x.device).reshape(rows + columns, 1) >= rows
     for _ in range(SVD_SWEEPS if columns > 1 else 0):
-        stacked, _ = iterate(_rotate_pairs, (stacked, is_identity), players - 1)
+        stacked, = iterate(_rotate_pairs, (stacked,), players - 1, given=(is_identity,))
         if runs_at_once(stacked) and are_orthogonal(stacked[..., :rows, :]):
             break
     norms = (stacked[..., :rows, :] * stacked[..., :rows, :]).sum(-2).sqrt()

@@ -43,24 +43,26 @@ def _constant(x: Tensor) -> Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def _number(k: int, device: str | tuple[str, ...]) -> UOp:
+def _number(k: int, device: str | tuple[str, ...]) -> Tensor:
     """The integer in memory: what kernels read there may differ, and they are equal."""
     from tinygrad.tensor import Tensor
 
-    return Tensor([k], device=device, dtype=dtypes.int32).realize().reshape(()).uop
+    return Tensor([k], device=device, dtype=dtypes.int32).realize().reshape(())
 
 
 @functools.lru_cache(maxsize=256)
-def _replayed(step: Step, kinds: tuple[tuple[Shape, DType], ...]) -> Callable[..., State]:
-    """Several steps, traced and replayed, for a state of these shapes and dtypes and the steps' numbers."""
+def _replayed(step: Step, given: int, kinds: tuple[tuple[Shape, DType], ...]) -> Callable[..., State]:
+    """Several steps, traced and replayed, for so many tensors that they are given and a state of these shapes
+    and dtypes, and the steps' numbers."""
     from tinygrad.jit.jit import PureJit
 
-    return PureJit(lambda *tensors: _repeated(step, tensors[:len(kinds)], tensors[len(kinds):]))
+    return PureJit(lambda *tensors: _repeated(step, tensors[:given], tensors[given:len(kinds)],
+                                              tensors[len(kinds):]))
 
 
-def _repeated(step: Step, state: State, numbers: Iterable[Tensor]) -> State:
+def _repeated(step: Step, given: State, state: State, numbers: Iterable[Tensor]) -> State:
     for k in numbers:
-        state = tuple(t.contiguous() for t in step(*state, k))
+        state = tuple(t.contiguous() for t in step(*given, *state, k))
     return state
 
 
@@ -69,21 +71,22 @@ def runs_at_once(*tensors: Tensor) -> bool:
     return Capture.current() is None and not any(is_unknown(t.uop) for t in tensors)
 
 
-def iterate(step: Step, state: Iterable[Tensor], count: int, start: int = 0) -> State:
-    """The state after `count` calls of `step(*state, k)`, k from `start`: computed, where values are known.
+def iterate(step: Step, state: Iterable[Tensor], count: int, start: int = 0, given: State = ()) -> State:
+    """The state after `count` calls of `step(*given, *state, k)`, k from `start`: computed, where values are
+    known.
 
     Up to `STEPS_AT_ONCE` more are made, with further `k`, and have to leave the state as it is.
     """
-    now = tuple(_constant(t) for t in state)
+    given, now = (tuple(map(_constant, tensors)) for tensors in (given, state))
     make, device = type(now[0]), now[0].device
-    if not runs_at_once(*now):
-        return _repeated(step, now, (make(start + k, device=device) for k in range(count)))
+    if not runs_at_once(*given, *now):
+        return _repeated(step, given, now, (make(start + k, device=device) for k in range(count)))
     runs = -(-count // STEPS_AT_ONCE)
     size = -(-count // max(runs, 1))
-    replayed = _replayed(step, tuple((t.shape, t.dtype) for t in now))
+    replayed = _replayed(step, len(given), tuple((t.shape, t.dtype) for t in (*given, *now)))
     with suspended():
-        for run in range(runs):
-            now = replayed(*now, *(make(_number(start + run * size + i, device)) for i in range(size)))
+        for first in range(start, start + runs * size, size or 1):
+            now = replayed(*given, *now, *(_number(first + i, device) for i in range(size)))
     return now
 
 
@@ -188,7 +191,7 @@ def _substitution_step(lower: Tensor, x: Tensor, k: Tensor) -> State:
     items = (row.reshape(-1) == k).where(lower, 0).sum(-1, keepdim=True)
     pivot = (row == k).where(items, 0).sum(-2, keepdim=True)
     solved = (row == k).where(x, 0).sum(-2, keepdim=True) / (k < row.shape[0]).where(pivot, 1)
-    return lower, (row == k).where(solved, x - (row > k).where(items, 0) * solved)
+    return ((row == k).where(solved, x - (row > k).where(items, 0) * solved),)
 
 
 def _substitute_block(inverses: Tensor, lower: Tensor, x: Tensor, j: Tensor) -> State:
@@ -198,7 +201,7 @@ def _substitute_block(inverses: Tensor, lower: Tensor, x: Tensor, j: Tensor) -> 
     inverse = (number == j).where(inverses, 0).sum(-3)
     solved = product(inverse.contiguous(), block_of_rows(x, j).contiguous()).contiguous()
     below = (row // PANEL > j).where(_panel(lower, j), 0).contiguous()
-    return inverses, lower, _put_rows(x - product(below, solved), solved, j)
+    return (_put_rows(x - product(below, solved), solved, j),)
 
 
 def substituted(lower: Tensor, right: Tensor) -> Tensor:
@@ -208,14 +211,14 @@ def substituted(lower: Tensor, right: Tensor) -> Tensor:
     """
     n = lower.shape[-1]
     if n <= WHOLE:
-        return iterate(_substitution_step, (lower, right), n)[1]
+        return iterate(_substitution_step, (right,), n, given=(lower,))[0]
     lower = padded(lower.detach()).contiguous()
     count = lower.shape[-1] // PANEL
     blocks = lower.reshape(*lower.shape[:-2], count, PANEL, count, PANEL).diagonal(0, -4, -2)
     squares = blocks.permute(*range(blocks.ndim - 3), -1, -3, -2)
-    inverses = iterate(_substitution_step, (squares, identity(squares, PANEL)), PANEL)[1]
+    inverses, = iterate(_substitution_step, (identity(squares, PANEL),), PANEL, given=(squares,))
     right = right.detach().pad((0, 0, 0, lower.shape[-1] - n))
-    return iterate(_substitute_block, (inverses, lower, right), count)[2][..., :n, :]
+    return iterate(_substitute_block, (right,), count, given=(inverses, lower))[0][..., :n, :]
 
 
 # --- LU -------------------------------------------------------------------------------------------
@@ -276,7 +279,7 @@ def lu_factor(x: Tensor) -> State:
     for j in range(rows // PANEL):
         panel, order, sign = iterate(_lu_step, (panel, own, sign), PANEL, j * PANEL)
         m, total, square, right = iterate(_exchange_rows, (m, total, panel, order), 1, j)
-        right = iterate(_substitution_step, (square, right), PANEL)[1]
+        right, = iterate(_substitution_step, (right,), PANEL, given=(square,))
         m, panel = iterate(_subtract_product, (m, panel, right), 1, j)
     return m[..., :n, :n], total[..., :n, :], sign
 
@@ -368,6 +371,6 @@ def qr_factor(x: Tensor) -> State:
     for j in range(-(-count // PANEL)):
         _, v = iterate(_qr_panel_step, (panel, panel.zeros_like()), PANEL, j * PANEL)
         square, right = iterate(_before_reflections, (both, v), 1)
-        right = iterate(_substitution_step, (square, right), PANEL)[1]
+        right, = iterate(_substitution_step, (right,), PANEL, given=(square,))
         both, panel = iterate(_reflect, (both, v, right), 1, j)
     return transposed(both[..., columns:columns + rows]), both[..., :columns].triu()
