@@ -161,13 +161,14 @@ def _rotate_pairs(identity_rows: Tensor, stacked: Tensor, k: Tensor) -> State:
     counted = identity_rows.where(0, stacked)
     left, right = stacked[..., :half], stacked[..., half:].flip(-1)
     p, q = counted[..., :half], counted[..., half:].flip(-1)
-    alpha, beta, gamma = ((a * b).sum(-2, keepdim=True) for a, b in ((p, p), (q, q), (p, q)))
+    squares, gamma = ((a * b).sum(-2, keepdim=True) for a, b in ((counted, counted), (p, q)))
+    alpha, beta = squares[..., :half], squares[..., half:].flip(-1)
     still = gamma == 0
     zeta = (beta - alpha) / still.where(1, gamma * 2)
     t = (zeta < 0).where(-1.0, 1.0) / (zeta.abs() + (zeta * zeta + 1).sqrt())
     t = still.where(0, t)
-    c = (t * t + 1).rsqrt()
-    s = c * t
+    c = (t * t + 1).rsqrt().contiguous()
+    s = (c * t).contiguous()
     row = (left * c - right * s).cat((left * s + right * c).flip(-1), dim=-1)
     # the first column stays, the others move on by one place
     return (row[..., :1].cat(row[..., 1:].roll(1, row.ndim - 1), dim=-1),)
