@@ -16,7 +16,7 @@ from tinygrad.dtype import DType, dtypes, least_upper_float, promote
 from tinygrad.engine.realize import Capture
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.uop import Shape, UOp
+from tinygrad.graph.uop import Shape
 from tinygrad.tensor.modes import suspended
 
 if TYPE_CHECKING:
