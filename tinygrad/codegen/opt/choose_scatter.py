@@ -47,7 +47,11 @@ def room(machine: Machine) -> int:
 ROWS_TOGETHER = 8
 """Rows added at once: loads of so many runs are on their way together, and an item is stored once for all of
 them. A 4096 x 4096 matrix times a vector on two Zen cores: 2.2 ms with 2, 1.7 with 4, 1.4 with 8; no tile in
-registers took less than 2.3. Times 15 vectors, Zen 4: 2.8 with 8 and 16, 3.0 with 32; 4.8 from panels."""
+registers took less than 2.3. 4000 x 5000 with AVX2 of an Intel server: 1.65 with 8, 1.98 with 16."""
+ROWS_FOR_SEVERAL = 16
+"""And where each is added to several sums, which take longer to load and to store than the rows do: of as
+many as the first cache holds a line each. Times 15 vectors, Zen 4: 2.8 with 8 and 16, 3.0 with 32; 4.8 from
+panels; Intel with AMX: 4.4 with 8, 3.3 with 12 and 16, 3.7 with 24."""
 WRITTEN_OUT = 4
 """Of these, how many are written out."""
 LEAST_RUN = 2048
@@ -78,7 +82,8 @@ class ScatterChooser(Chooser):
                 summed.extent < 4 * ROWS_TOGETHER:
             return False
         size = self.run_of(loop, [r for r in loops[:-1] if r not in outputs], iterations(outputs))
-        if not self.worth_interchanging(across, summed, size, iterations(outputs)):
+        apart = min(abs(a.step(summed) or 0) * a.itemsize for a in across)
+        if not self.worth_interchanging(across, apart, size, iterations(outputs)):
             return False
         loop, _ = self.tiled(loop, size)
         for r in outputs:
@@ -88,27 +93,27 @@ class ScatterChooser(Chooser):
             tile = of_kind(self.reduces[0].ranges, RangeKind.UNROLL)
             for operand in self.operands_along([summed, *tile]):
                 self.stage(operand, [summed, *tile])  # what a row is multiplied with lies together
-        rows, _ = self.split(Split, self.reduces[0].closed_ranges[0], ROWS_TOGETHER)
+        most = min(ROWS_FOR_SEVERAL, self.machine.lines_held(apart)) if outputs else ROWS_TOGETHER
+        rows, _ = self.split(Split, self.reduces[0].closed_ranges[0], most)
         self.take(Unroll, rows, WRITTEN_OUT)
         if around is not None:
             self.take(Interchange, around)
         return True
 
-    def worth_interchanging(self, across: list[MemoryAccess], summed: UOp, size: int, outputs: int) -> bool:
-        """Whether rows are long and far from each other, and memory has them; or else, whether they would be
+    def worth_interchanging(self, across: list[MemoryAccess], apart: int, size: int, outputs: int) -> bool:
+        """Whether rows are long and far `apart`, in bytes, and memory has them; or else, whether they would be
         copied into panels for the few `outputs` that are computed of each column, and whether no other unit
         computes these."""
         if outputs > self.machine.accumulators or (outputs > 1 and any(
                 unit.source is a.node.dtype for unit in self.machine.matrix_units for a in across)):
             return False
-        step = min(abs(a.step(summed) or 0) * a.itemsize for a in across)
         moved = sum(a.itemsize for a in across) * iterations(across[0].ranges)
         run = size * self.store.src[1].dtype.itemsize
-        self.note("rows added to a row", bytes=moved, cache=self.machine.l2_bytes, run=run, step=step,
+        self.note("rows added to a row", bytes=moved, cache=self.machine.l2_bytes, run=run, step=apart,
                   outputs=outputs)
-        in_panels = outputs >= STAGING_REUSE and min(step, 2 * run) >= LEAST_RUN and \
+        in_panels = outputs >= STAGING_REUSE and min(apart, 2 * run) >= LEAST_RUN and \
             moved > PANELS_SHARE * self.machine.l2_bytes
-        return in_panels or (step >= self.machine.page_bytes and run >= LEAST_RUN and
+        return in_panels or (apart >= self.machine.page_bytes and run >= LEAST_RUN and
                              moved > self.machine.l2_bytes)
 
     def run_of(self, loop: UOp, around: Sequence[UOp], outputs: int) -> int:
