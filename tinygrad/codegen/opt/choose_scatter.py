@@ -101,7 +101,7 @@ class ScatterChooser(Chooser):
         return True
 
     def worth_interchanging(self, across: list[MemoryAccess], apart: int, size: int, outputs: int) -> bool:
-        """Whether rows are long and far `apart`, in bytes, and memory has them; or else, whether they would be
+        """Whether rows are long, many bytes `apart`, and memory has them; or else, whether they would be
         copied into panels for the few `outputs` that are computed of each column, and whether no other unit
         computes these."""
         if outputs > self.machine.accumulators or (outputs > 1 and any(
