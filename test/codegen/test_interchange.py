@@ -8,10 +8,12 @@ from arrays import normal
 from tinygrad import Device, Tensor, dtypes
 from tinygrad.codegen.compile import stages_of
 from tinygrad.codegen.lower import lower
+from tinygrad.codegen.opt.choose import choose_plan
 from tinygrad.codegen.opt.measure import Workbench
-from tinygrad.codegen.opt.opts import Interchange, Unroll, Vector
+from tinygrad.codegen.opt.opts import Interchange, Split, Unroll, Vector
 from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.graph.ops import RangeKind
+from tinygrad.renderer.machine import cores
 
 RNG = np.random.default_rng(5)
 
@@ -64,6 +66,17 @@ def test_the_largest_of_columns_of_halves(dtype):
     values = RNG.integers(-100, 100, size=(513, 4501)).astype(np.float32)
     tensor = Tensor(values, requires_grad=False).cast(getattr(dtypes, dtype)).realize()
     np.testing.assert_array_equal(tensor.max(0).cast("float32").numpy(), values.max(0))
+
+
+@pytest.mark.parametrize("outputs, columns, l1_bytes, together", [
+    (1, 4000, 32 << 10, 8), (12, 4000, 32 << 10, 16), (12, 4096, 32 << 10, 8), (12, 4096, 48 << 10, 12)])
+def test_several_sums_take_as_many_rows_together_as_the_first_cache_has_lines_for(
+        outputs, columns, l1_bytes, together):
+    machine = cores(vector_bytes=64, registers=32, threads=2, l1_bytes=l1_bytes)
+    value = Tensor.empty(outputs, 4099) @ Tensor.empty(4099, columns)
+    plan = choose_plan(lower(kernel_of(value)), machine)
+    assert any(isinstance(o, Interchange) for o in plan.opts)
+    assert [o.amount for o in plan.opts if isinstance(o, Split)][-1] == together
 
 
 @pytest.mark.parametrize("make", [

@@ -296,6 +296,15 @@ def test_a_tile_that_overlaps_asks_for_the_next_one_too() -> None:
     assert any(isinstance(o, Prefetch) for o in plan.opts)
 
 
+@pytest.mark.parametrize("machine, columns, lanes", [
+    ("AVX-512", 10, 16), ("AVX-512", 6, 8), ("AVX-512", 17, 16), ("AVX-512", 8, 8), ("AVX2", 6, 8),
+    ("AVX2", 10, 8)])
+def test_fewer_columns_than_lanes_are_one_vector(machine: str, columns: int, lanes: int) -> None:
+    x, weight = Tensor.empty(256, 784), Tensor.empty(784, columns)
+    plan = choose_plan(nest_of(x @ weight), MACHINES[machine].machine)
+    assert plan.opts[0] == Vector(1, lanes)
+
+
 @pytest.mark.parametrize("side, joined", [(7, True), (14, True), (57, False)])
 def test_pixels_of_small_images_are_one_range_of_rows(side: int, joined: bool) -> None:
     image = Tensor(np.ones((1, 64, side + 2, side + 2), np.float32)).realize()
