@@ -195,3 +195,40 @@ def test_a_tensor_that_refuses_gradients_takes_what_is_written_as_a_constant() -
     y[:1] = x * x
     (y.sum() * x.sum()).backward()
     assert x.grad is not None and x.grad.tolist() == [9.0]
+
+
+def doubled() -> tuple[Tensor, Tensor]:
+    """Two tensors of equal expressions, of numbers that no gradient goes to."""
+    x = Tensor([[0, 1], [2, 3]]) * 2
+    return x.clone(), x.clone()
+
+
+@pytest.mark.parametrize("view", [lambda y: y.permute(1, 0), lambda y: y[0]])
+@pytest.mark.parametrize("devices", [None, ("CPU", "CPU:1")])
+def test_an_equal_expression_does_not_take_memory_that_views_were_made_of_before(
+        view: Callable[[Tensor], Tensor], devices: tuple[str, ...] | None) -> None:
+    x = Tensor([[0, 1], [2, 3]])
+    x = (x if devices is None else x.shard(devices, 0)) * 2
+    y, z = x.clone(), x.clone()
+    shown = view(y)
+    y.realize()
+    z[0] = 7
+    assert y.tolist() == [[0, 2], [4, 6]] and z.tolist() == [[7, 7], [4, 6]]
+    shown += 1
+    assert z.tolist() == [[7, 7], [4, 6]]
+
+
+def test_an_equal_expression_does_not_take_memory_of_which_a_view_stayed() -> None:
+    y, z = doubled()
+    shown = y.realize()[:]
+    del y
+    z[0] = 7
+    assert shown.tolist() == [[0, 2], [4, 6]] and z.tolist() == [[7, 7], [4, 6]]
+
+
+def test_an_equal_expression_takes_memory_that_nobody_shows() -> None:
+    y, z = doubled()
+    memory = y.realize().uop.base.storage
+    del y
+    z[0] = 7
+    assert z.realize().uop.base.storage is memory

@@ -75,8 +75,8 @@ class Capture:
         self.written: set[Storage] = set()
         self.initial: dict[Storage, np.ndarray[Any, Any]] = {}
         """what memory filled while tracing (`Tensor([1, 2])`) held before the first item that writes it"""
-        self.used: set[UOp] = set()
-        """the nodes that were computed, and those that they were computed from"""
+        self.used: dict[UOp, bool] = {}
+        """the nodes that were computed, and those that they were computed from: whether they had a value"""
         self.decisions: dict[UOp, bool] = {}
         """comparisons of sizes that the values of Variables decided"""
 
@@ -139,9 +139,10 @@ class Capture:
                 self.read.update(dict.fromkeys(memory.memories))
 
     def use(self, uops: Sequence[UOp]) -> None:
-        """Take note of nodes that are about to be computed."""
+        """Take note of nodes that are about to be computed, or whose values leave the call."""
         done = self.used
-        done.update(UOp.sink(uops).toposort(stop=lambda n: n in done or n.realized_view is not None))
+        for node in UOp.sink(uops).toposort(stop=lambda n: n in done or n.realized_view is not None):
+            done.setdefault(node, node.realized_view is not None)
 
     def add(self, items: Sequence[ScheduleItem]) -> None:
         """Take note of items that are about to run."""
@@ -184,6 +185,7 @@ def check_reading(uop: UOp) -> Capture | None:
                        "become a constant of all later calls; return the tensor and read it outside, choose "
                        "between values with where(), or pass the value as an argument")
     capture.read.update(dict.fromkeys(leaves))
+    capture.use([uop])
     return capture
 
 

@@ -61,6 +61,11 @@ class Storage:
             self.give_to(owner)
         return known is None or known is owner
 
+    @property
+    def was_left(self) -> bool:
+        """Whether those that this belonged to are gone; views of it may have stayed."""
+        return self._owner is not None and self._owner() is None
+
     def give_to(self, owner: object) -> None:
         """Make `owner` the one that this memory belongs to."""
         self._owner = ref(owner, _forgets(ref(self), self._constants)) if self._constants else ref(owner)

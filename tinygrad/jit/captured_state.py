@@ -8,15 +8,19 @@ rows of the guard table (`jit/guard_table.py`).
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import operator
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from tinygrad.dtype import dtypes
+from tinygrad.engine.realize import Capture
 from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf
+from tinygrad.graph.node_flags import MEMORY
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.sizes import Size, sizes_in, variables_in
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.jit.arguments import Inputs
@@ -39,6 +43,19 @@ def storage_now(tensor: Tensor) -> Storage | None:
     would make one for what the memory holds now, for each tensor in each call."""
     storage = storage_of(tensor._uop)
     return storage if storage is None or storage.writer is None else storage_of(tensor.uop)
+
+
+def memories_of(node: UOp) -> tuple[UOp, ...]:
+    """The BUFFER nodes that a node is a view of, or was computed into."""
+    memory = (node.computed_into or node).viewed
+    return memory.memories if memory.op is Ops.BUFFER else ()
+
+
+def variables_of(node: UOp) -> list[UOp]:
+    """The VARIABLEs that a node is, or has in the sizes of its argument."""
+    if node.op is Ops.VARIABLE:
+        return [node]
+    return [v for size in sizes_in(node.arg) for v in variables_in(size.node)] if Size.exists else []
 
 
 def lazy_among(tensors: Iterable[Tensor]) -> list[Tensor]:
@@ -78,6 +95,17 @@ class Snapshot:
     grad: Tensor | None
 
 
+class Below(enum.IntFlag):
+    """What a value is computed from."""
+
+    NOTHING = 0  # but constants
+    OTHER = 1  # memory and Variables that a call cannot reach
+    REACHED = 2  # what a tensor from outside stands for
+    ARGUMENT = 4  # a Variable that is an argument, with its value in this call
+    SEED = 8  # the seed that draws of this call have
+    DRAW = 16  # the number of a draw of this call
+
+
 class CapturedState:
     """The tensors that a call which is about to be traced may reach beside its arguments."""
 
@@ -98,6 +126,36 @@ class CapturedState:
     def was_computed(self) -> bool:
         """Whether a pending node got its value since. A call that does this does it once."""
         return any(n.realized_view is not None for n in self.pending)
+
+    def found(self, capture: Capture, kind_of: Callable[[UOp], Below]) -> tuple[list[UOp], bool]:
+        """What the call asked for and found computed, for a tensor from outside has the same expression:
+        the memory that it rests on. Whether the call used that tensor or wrote the expression itself is not
+        known, and all one until something of this memory is written to. And whether another call would
+        write another expression, for it is one of arguments or draws. `kind_of`: a VARIABLE."""
+        found = [n for n, had_value in capture.used.items() if had_value and not n.flags & MEMORY
+                 and not any(map(capture.made_inside, memories_of(n)))]
+        if not found:
+            return [], False
+        reached = {n for before in self.tensors for n in (before.uop, before.uop.viewed)}
+        below: dict[UOp, Below] = {}
+        rests_on: list[UOp] = []
+        for node in [*UOp.sink(found).toposort()][:-1]:
+            kinds = Below(node.op is Ops.BUFFER)
+            for variable in variables_of(node):
+                kinds |= kind_of(variable)
+            for source in node.src:
+                kinds |= below[source]
+                if source in reached:
+                    capture.used[source] = True
+                    rests_on += memories_of(source)
+                    kinds |= Below.REACHED if below[source] else Below.NOTHING
+            below[node] = kinds
+        constant = [n for n in found if below[n] is Below.NOTHING]
+        rests_on += [m for n in constant for m in memories_of(n) if m.storage not in capture.written]
+        rests_on += [m for n in found if below[n] & Below.REACHED for m in memories_of(n)]
+        known = [m for m in rests_on if not m.is_overwritten or m.storage in capture.written]
+        own = Below.SEED | Below.DRAW
+        return known, any(below[n] & own == own or below[n] & Below.ARGUMENT for n in found)
 
     def rebound(self) -> list[Tensor]:
         """The tensors that stand for other memory now."""

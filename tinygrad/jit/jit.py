@@ -35,6 +35,7 @@ from tinygrad.helpers import DEBUG, JIT, engine_lock
 from tinygrad.jit.arguments import CallKind, Inputs, Slot, changed, returned_tensors
 from tinygrad.jit.arrays import HostData
 from tinygrad.jit.captured_state import (
+    Below,
     CapturedState,
     compute_readers,
     is_unwanted,
@@ -323,15 +324,18 @@ class Tracer:
             todo = [*returned, *rebound, *pending_assignments(), *computed]
             if todo:
                 todo[0].realize(*todo[1:])
-            self.separate(returned)
+                capture.use([t.uop for t in todo])
+            self.separate(returned, capture)
         if generator.seedings() != seeding:
             raise JitError("manual_seed() inside a function under TinyJit would not run in a replay; "
                            "call it outside")
         builder = TraceBuilder(self.inputs, self.stand_ins, capture, start)
+        rests_on, is_of_this_call = self.captured_state.found(capture, builder.kind_of)
+        capture.read.update(dict.fromkeys(rests_on))
         trace = builder.trace(result, self, returned, gradients)
         trace.check(self.inputs)
         Overwriting(trace.overwritten_inputs(self.inputs)).done()
-        if not rebound and not self.captured_state.was_computed():
+        if not (rebound or is_of_this_call or self.captured_state.was_computed()):
             trace.guards = trace.captured.table()
             if not self.alone:
                 self.follow_paths(function, bound, trace)
@@ -356,15 +360,17 @@ class Tracer:
         if paths.made:
             trace.guards.append(Guard("what it keeps", lambda inputs: lead_to_tensors(paths.made), True))
 
-    def separate(self, returned: list[Tensor]) -> None:
-        """Give tensors with equal expressions, which are computed once, memory of their own each."""
+    def separate(self, returned: list[Tensor], capture: Capture) -> None:
+        """Give tensors with equal expressions, which are computed once, memory of their own each; also where
+        the other tensor is one from outside."""
         taken: set[Storage] = set()
         for tensor in returned:
             view = tensor.uop.realized_view
             is_outside = self.captured_state.reference(tensor) is not None
             if view is None or tensor.uop.op in Family.VIEW or is_outside:
                 continue
-            if not taken.isdisjoint(view.base.storage.parts):
+            is_found = not all(map(capture.made_inside, view.base.memories))
+            if is_found or not taken.isdisjoint(view.base.storage.parts):
                 memory = Tensor.of(view).empty_like(requires_grad=False).uop
                 realize_uops([memory.assign(view)])
                 tensor._show(memory)
@@ -462,6 +468,20 @@ class TraceBuilder:
         device = self.counters.get(variable.source)
         return device is not None and \
             variable.value - generator.stream_start(device) >= self.start.get(device, 0)
+
+    def kind_of(self, variable: UOp) -> Below:
+        """What a VARIABLE of a graph is to this call."""
+        name, low, high, value = variable.arg
+        if value is None:
+            return Below.OTHER
+        if name == SEED:
+            return Below.SEED if value == generator.seed() else Below.OTHER
+        if self.variables.get(name) == value:
+            return Below.ARGUMENT
+        device = self.counters.get(name)
+        is_draw = device is not None and self.is_drawn(BoundVariable(name, name, value, (low, high))) and \
+            value - generator.stream_start(device) < generator.counter(device)
+        return Below.DRAW if is_draw else Below.OTHER
 
     def fixed_seed(self) -> int | None:
         """The seed, where numbers that were drawn before the call are computed in it: they belong to that

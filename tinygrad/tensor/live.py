@@ -17,7 +17,7 @@ from tinygrad.device import canonical_device
 from tinygrad.graph.leaf_tensors import below_detaches, constant_leaves, leaf_node, storage_view
 from tinygrad.graph.node_flags import MEMORY, WRITES, Assignments
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.storage import Overwriting
+from tinygrad.graph.storage import Overwriting, Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import Readers, pending_writes
 from tinygrad.helpers import exclusive
@@ -37,6 +37,22 @@ def live_tensors() -> list[Tensor]:
     for tensor in tensors:
         tensor._expand_nodes()
     return tensors
+
+
+def takes(owner: object, memory: Storage) -> bool:
+    """Whether memory is its owner's, or nobody's any more: those that it was computed for are gone, and no
+    view of it stayed."""
+    return not (memory.was_left and _is_shown(memory)) and memory.belongs_to(owner)
+
+
+def _is_shown(memory: Storage) -> bool:
+    """Whether a live tensor stands for this memory, or for part of it."""
+    for tensor in live_tensors():
+        node = below_detaches(tensor._uop)
+        target = below_detaches(node.src[0]) if node.op is Ops.ASSIGN else node
+        if target.op is Ops.BUFFER and not set(memory.parts).isdisjoint(target.storage.parts):
+            return True
+    return False
 
 
 class Unrealized:

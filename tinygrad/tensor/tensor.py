@@ -56,6 +56,7 @@ from tinygrad.tensor.live import (
     flags_of,
     notes_of,
     placed,
+    takes,
     with_pending_readers,
 )
 from tinygrad.tensor.modes import no_grad, test, train
@@ -170,7 +171,7 @@ class Tensor(Methods):
     def _alias_with(self, other: Tensor) -> Tensor:
         alias_set = self._alias_set or AliasSet(self)
         view = self._uop.realized_view
-        if view is not None and view.base.storage.belongs_to(self):
+        if view is not None and takes(self, view.base.storage):
             view.base.storage.give_to(alias_set)
         alias_set.add(other)
         return other
@@ -446,7 +447,7 @@ class Tensor(Methods):
         is_written = below_detaches(self._uop).op is Ops.ASSIGN
         # a value of its own whose items, or some of them, were computed once for several places
         is_shorter = repeats_items(view) and not repeats_items(self._shown)
-        if not is_written and (is_shorter or not view.base.storage.belongs_to(alias_set or self)):
+        if not is_written and (is_shorter or not takes(alias_set or self, view.base.storage)):
             view = self._copied(view)
         if alias_set is None:
             self.uop = view
