@@ -247,6 +247,51 @@ def test_later_calls_leave_what_earlier_ones_returned():
         assert squares.tolist() == [i * i, 1] and total.item() == i * i + 1
 
 
+def written_then_copied(state: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    state[0:2] = x.detach()
+    return state.clone(), state + 0
+
+
+def added_up(state: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    total = state + x.sum()
+    state.assign(total.detach())
+    return (total,)
+
+
+def added_up_at_once(state: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    total = state + x.sum()
+    state.assign(total).realize()
+    return (total,)
+
+
+@pytest.mark.parametrize("is_tracked", [False, True])
+@pytest.mark.parametrize("step", [written_then_copied, added_up, added_up_at_once])
+@pytest.mark.parametrize("make", [lambda: Tensor.zeros(4).contiguous(), lambda: Tensor.zeros(4),
+                                  lambda: vector(0, 0, 0, 0).realize() * 2])
+def test_results_do_not_share_the_memory_of_state_that_was_lazy(make, step, is_tracked):
+    state, weight = make(), Tensor([1.0, 1.0], requires_grad=is_tracked).realize()
+    jitted, _ = traced(lambda x: step(state, x * weight))
+    results = [[(r, r.tolist()) for r in jitted(vector(i + 1, i + 1))] for i in range(4)]
+    for result, then in (pair for pairs in results for pair in pairs):
+        assert result.tolist() == then
+
+
+def test_results_do_not_share_the_memory_of_state_that_the_first_call_made():
+    state = {}
+
+    def step(x):
+        double = x * 2
+        if "total" in state:
+            state["total"].assign(state["total"] + x)
+        else:
+            state["total"] = double.clone()
+        return double
+
+    jitted, _ = traced(step)
+    results = [jitted(vector(i, 1)) for i in range(4)]
+    assert [r.tolist() for r in results] == [[2 * i, 2] for i in range(4)]
+
+
 def test_a_constant_made_inside_belongs_to_the_caller():
     make, _ = traced(lambda x: (Tensor([1.0, 2.0]), x + Tensor([1.0, 2.0])))
     for _ in range(3):

@@ -361,16 +361,17 @@ class Tracer:
             trace.guards.append(Guard("what it keeps", lambda inputs: lead_to_tensors(paths.made), True))
 
     def separate(self, returned: list[Tensor], capture: Capture) -> None:
-        """Give tensors with equal expressions, which are computed once, memory of their own each; also where
-        the other tensor is one from outside."""
+        """Give returned tensors memory of their own where another one has it: one of an equal expression,
+        which is computed once, or state with the same value (`state.clone()`), which later calls write to."""
         taken: set[Storage] = set()
         for tensor in returned:
             view = tensor.uop.realized_view
             is_outside = self.captured_state.reference(tensor) is not None
             if view is None or tensor.uop.op in Family.VIEW or is_outside:
                 continue
-            is_found = not all(map(capture.made_inside, view.base.memories))
-            if is_found or not taken.isdisjoint(view.base.storage.parts):
+            storage, owner = view.base.storage, tensor._aliased or tensor
+            is_ours = all(map(capture.made_inside, view.base.memories))
+            if not is_ours or not taken.isdisjoint(storage.parts) or not storage.belongs_to(owner):
                 memory = Tensor.of(view).empty_like(requires_grad=False).uop
                 realize_uops([memory.assign(view)])
                 tensor._show(memory)
@@ -421,7 +422,10 @@ class Tracer:
             return tensor
         view = values_view(tensor.uop)
         assert view is not None
-        return Tensor(view.substitute(self.callers_memory()), requires_grad=output.requires_grad)
+        result = Tensor(view.substitute(self.callers_memory()), requires_grad=output.requires_grad)
+        if view.base.storage.belongs_to(tensor._aliased or tensor):
+            view.base.storage.give_to(result)  # not to state that has the value too (`state.clone()`)
+        return result
 
 
 def stand_in_for(base: UOp) -> UOp:
