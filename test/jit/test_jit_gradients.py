@@ -33,6 +33,24 @@ def test_a_gradient_that_nobody_asked_for_is_an_error_where_it_is_read():
     assert len(calls) == 1
 
 
+def test_an_argument_that_is_asked_for_gradients_inside_is_replayed():
+    w = Tensor([2.0, 3.0], requires_grad=True).realize()
+
+    def slope(x):
+        x.requires_grad_()
+        w.grad = None
+        rises, = (x * x * w).sum().gradient(x)
+        rises.square().sum().backward()
+        return rises.detach()
+
+    jitted, calls = traced(slope)
+    for i in range(1, 5):
+        x = vector(i, 1)
+        assert jitted(x).tolist() == [4 * i, 6]
+        assert x.grad.tolist() == [32 * i, 72] and w.grad.tolist() == [16 * i * i, 24]
+    assert len(calls) == 1
+
+
 def test_backward_through_a_result_is_refused_in_every_call():
     w = Tensor([2.0], requires_grad=True).realize()
     jitted, _ = traced(lambda x: (x * w).sum())

@@ -207,10 +207,11 @@ class CapturedState:
             elif before.uop.base.op is not Ops.BUFFER and before.uop in used and id(tensor) not in arguments:
                 lazy.append((guard, before.uop))
             if tensor is not None and tensor._first_gradient_use is not None:
-                gradients[before.tensor] = GradientUse.of(before.grad, tensor)
+                gradients[before.tensor] = GradientUse.of(before.grad, tensor, tensor._requires_grad)
         for number, stand_in in stand_ins.items():
             if stand_in._first_gradient_use is not None:
-                gradients[number] = GradientUse.of(given[number]._grad, stand_in)
+                argument = given[number]
+                gradients[number] = GradientUse.of(argument._grad, stand_in, argument._requires_grad)
         return Captured(tensor_guards, lazy, [*read_by([uop for _, uop in lazy]), *read], gradients, seed)
 
 
@@ -238,7 +239,7 @@ class GradientUse:
     """What a call does with the gradient of a tensor."""
 
     requires_grad: bool | None
-    """of the tensor"""
+    """of the tensor: as the call leaves it, of an argument as it is given, for each call gets another one"""
     is_read: bool
     """whether the gradient from before the call is read, or added to"""
     before: weakref.ref[Tensor] | None
@@ -246,8 +247,8 @@ class GradientUse:
     """whether it is, after the call"""
 
     @staticmethod
-    def of(before: Tensor | None, owner: Tensor) -> GradientUse:
-        return GradientUse(owner._requires_grad, owner._first_gradient_use == "used",
+    def of(before: Tensor | None, owner: Tensor, requires_grad: bool | None) -> GradientUse:
+        return GradientUse(requires_grad, owner._first_gradient_use == "used",
                            None if before is None else weakref.ref(before), is_unwanted(owner._grad))
 
     @property
