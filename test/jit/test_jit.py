@@ -276,6 +276,52 @@ def test_results_do_not_share_the_memory_of_state_that_was_lazy(make, step, is_t
         assert result.tolist() == then
 
 
+@pytest.mark.parametrize("results", [lambda state, total: [state.clone()], lambda state, total: [total],
+                                     lambda state, total: [state.detach().clone(), state]])
+def test_a_result_that_is_written_to_leaves_state_that_gradients_flow_through(results):
+    def run(wrap):
+        weight, state = Tensor([2.0, 3.0], requires_grad=True), Tensor.zeros(2)
+
+        def step(x):
+            total = state * weight + x
+            state.assign(total)
+            return results(state, total)
+
+        jitted = wrap(step)
+        for i in range(3):
+            jitted(vector(i, 1))[0][0:1] = 50.0
+        return state.tolist()
+
+    assert run(TinyJit) == run(lambda function: function)
+
+
+def test_results_of_equal_values_and_state_with_that_value_are_three_memories():
+    state = Tensor.zeros(2)
+
+    def step(x):
+        with Tensor.no_grad():
+            state.assign(x * 1.0)
+            return (state * 1).contiguous(), state.clone()
+
+    jitted, _ = traced(step)
+    results = [jitted(vector(i, 1)) for i in range(3)]
+    assert [[r.tolist() for r in pair] for pair in results] == [[[i, 1]] * 2 for i in range(3)]
+
+
+def test_a_constant_outside_that_is_written_to_is_seen_while_results_are_kept():
+    constant, state = Tensor.arange(2).float(), Tensor.zeros(2)
+
+    def step(x):
+        state.assign(x)
+        return constant * 2
+
+    jitted, _ = traced(step)
+    results = [jitted(vector(i, 1)) for i in range(2)]
+    constant[0:1] = 7.0
+    results += [jitted(vector(i, 1)) for i in range(2)]
+    assert [r.tolist() for r in results] == [[0, 2], [0, 2], [14, 2], [14, 2]]
+
+
 def test_results_do_not_share_the_memory_of_state_that_the_first_call_made():
     state = {}
 

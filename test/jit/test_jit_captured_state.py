@@ -548,6 +548,20 @@ def test_a_replay_makes_no_nodes_for_the_state_that_it_changes(monkeypatch):
     assert made[0] == made[1]
 
 
+def test_state_through_which_gradients_flow_from_call_to_call_is_right_and_warned_of():
+    states = [Tensor.zeros(1).contiguous(), Tensor.zeros(1).contiguous()]
+
+    def step(x):
+        for state in states:
+            x = state + x
+            state.assign(x)
+        return x
+
+    jitted, _ = traced(step)
+    with pytest.warns(UserWarning, match=r"replayed nothing: it assigns.*gradients.*\.realize\(\), or"):
+        assert [jitted(vector(1)).item() for _ in range(9)] == [n * (n + 1) // 2 for n in range(1, 10)]
+
+
 def test_state_that_is_rebound_in_each_call_is_right_and_warned_of():
     state = {"h": vector(0).realize()}
 

@@ -70,6 +70,11 @@ class Storage:
         """Make `owner` the one that this memory belongs to."""
         self._owner = ref(owner, _forgets(ref(self), self._constants)) if self._constants else ref(owner)
 
+    @property
+    def is_of_constants(self) -> bool:
+        """Whether this memory is forgotten by nodes when its owner ends."""
+        return bool(self._constants)
+
     def holds_constants(self, node: UOp) -> None:
         """Take note that this is the memory of a node made of constants alone."""
         self._constants = (*self._constants, ref(node))

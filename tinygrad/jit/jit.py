@@ -38,6 +38,7 @@ from tinygrad.jit.captured_state import (
     Below,
     CapturedState,
     compute_readers,
+    is_tracked,
     is_unwanted,
     reachable_tensors,
     set_gradient,
@@ -50,7 +51,7 @@ from tinygrad.jit.shape_guards import ShapeGuards
 from tinygrad.jit.trace import GIVEN_UP, SEED, Output, Trace, argument_source
 from tinygrad.schedule.items import BoundVariable, Step
 from tinygrad.tensor import Tensor, generator
-from tinygrad.tensor.live import live_tensors, pending_assignments
+from tinygrad.tensor.live import live_tensors, pending_assignments, unrealized_tensors
 from tinygrad.tensor.modes import is_transforming
 
 __all__ = ["JitError", "TinyJit"]
@@ -65,6 +66,9 @@ PATIENCE = 8
 OTHER_TENSORS = ("its arguments, or the tensors it uses from outside, are others in each call, or it keeps "
                  "ever more tensors; pass tensors as arguments, return them, and assign() to those from "
                  "outside")
+GRADIENTS_OF_STATE = ("it assigns to a tensor from outside through which gradients flow from call to call; "
+                      "make that in memory, Tensor.zeros(n).contiguous().realize(), or detach() what is "
+                      "assigned")
 OTHER_HOST_DATA = ("an array or list that it makes a tensor of has another content in each call; make the "
                    "tensor outside and pass it as an argument")
 
@@ -198,7 +202,8 @@ class TinyJit(Generic[P, R]):
                 self.traces.popitem(last=False)
         if self.in_vain == PATIENCE:
             name = getattr(self.function, "__name__", self.function)
-            reason = OTHER_TENSORS if tracer.host.is_repeated else OTHER_HOST_DATA
+            reason = GRADIENTS_OF_STATE if tracer.state_has_gradients else (
+                OTHER_TENSORS if tracer.host.is_repeated else OTHER_HOST_DATA)
             warnings.warn(f"TinyJit traced {name} {PATIENCE} times in a row and replayed nothing: {reason}",
                           stacklevel=4)
 
@@ -272,6 +277,9 @@ class Tracer:
         """the ways to tensors before the call, and those that they led to"""
         self.moved = False
         """whether one that the call used does not stand any more where it stood, nor one for its memory"""
+        self.state_has_gradients = False
+        """whether one from outside was assigned to that stands for no memory all the same, for gradients flow
+        through it"""
         self.stand_ins: dict[Storage, UOp] = {}
         self.tensors: list[Tensor] = []
         for tensor, view in zip(inputs.tensors, inputs.views, strict=True):
@@ -326,6 +334,7 @@ class Tracer:
                 todo[0].realize(*todo[1:])
                 capture.use([t.uop for t in todo])
             self.separate(returned, capture)
+            self.state_has_gradients = any(is_tracked(t) for t in rebound)
         if generator.seedings() != seeding:
             raise JitError("manual_seed() inside a function under TinyJit would not run in a replay; "
                            "call it outside")
@@ -361,21 +370,29 @@ class Tracer:
             trace.guards.append(Guard("what it keeps", lambda inputs: lead_to_tensors(paths.made), True))
 
     def separate(self, returned: list[Tensor], capture: Capture) -> None:
-        """Give returned tensors memory of their own where another one has it: one of an equal expression,
-        which is computed once, or state with the same value (`state.clone()`), which later calls write to."""
-        taken: set[Storage] = set()
+        """Give returned tensors memory of their own where another one has it, that is no view of the same
+        value: one of an equal expression, which is computed once, or state with that value
+        (`state.clone()`). Later calls write to the one, and the caller may write to the other."""
+        own = {id(tensor) for tensor in returned if self.captured_state.reference(tensor) is None}
+        owners: dict[Storage, object] = {}
+        for tensor in unrealized_tensors():
+            view = None if id(tensor) in own else values_view(tensor._shown)
+            if view is not None:
+                owners.update(dict.fromkeys(view.base.storage.parts, tensor._aliased or tensor))
         for tensor in returned:
-            view = tensor.uop.realized_view
+            view, is_lazy = values_view(tensor._shown), not tensor._is_in_memory
             is_outside = self.captured_state.reference(tensor) is not None
-            if view is None or tensor.uop.op in Family.VIEW or is_outside:
+            if view is None or is_outside or (tensor.uop.op in Family.VIEW and not is_lazy):
                 continue
             storage, owner = view.base.storage, tensor._aliased or tensor
-            is_ours = all(map(capture.made_inside, view.base.memories))
-            if not is_ours or not taken.isdisjoint(storage.parts) or not storage.belongs_to(owner):
+            is_made, is_view = all(map(capture.made_inside, view.base.memories)), tensor.uop.op in Family.VIEW
+            is_own = storage.belongs_to(owner) if is_made else is_view
+            if any(owners.get(part, owner) is not owner for part in storage.parts) or (is_lazy and not is_own):
                 memory = Tensor.of(view).empty_like(requires_grad=False).uop
                 realize_uops([memory.assign(view)])
-                tensor._show(memory)
-            taken.update(view.base.storage.parts)
+                tensor._show_whole(memory)
+                storage = memory.base.storage
+            owners.update(dict.fromkeys(storage.parts, owner))
 
     def abandon(self) -> None:
         """After an exception: what the function did to its arguments, as the plain one, stays done."""
@@ -423,8 +440,9 @@ class Tracer:
         view = values_view(tensor.uop)
         assert view is not None
         result = Tensor(view.substitute(self.callers_memory()), requires_grad=output.requires_grad)
-        if view.base.storage.belongs_to(tensor._aliased or tensor):
-            view.base.storage.give_to(result)  # not to state that has the value too (`state.clone()`)
+        storage = view.base.storage
+        if not storage.is_of_constants and storage.belongs_to(tensor._aliased or tensor):
+            storage.give_to(result)  # not to state that has the value too (`state.clone()`)
         return result
 
 

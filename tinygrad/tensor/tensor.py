@@ -260,6 +260,14 @@ class Tensor(Methods):
         else:
             self._alias_set.show(node)
 
+    def _show_whole(self, node: UOp) -> None:
+        """Stand for `node`, another one of the whole value, or a view of it as before, together with all that
+        are views of that value."""
+        if self._aliased is None:
+            self.uop = node
+        else:
+            self._aliased.show(node)
+
     def substitute(self, changes: Mapping[UOp, UOp]) -> None:
         """Stand for the node with `changes` made to its graph, as all do that share its value."""
         if self._alias_set is None:
@@ -467,13 +475,16 @@ class Tensor(Methods):
 
     def _copied(self, view: UOp) -> UOp:
         """Memory of its own for a tensor whose node another tensor was computed from and stands for: equal
-        expressions are one node, but two tensors."""
-        own = UOp.new(Ops.CONTIGUOUS, view.dtype, (view,))
-        realize_uops([own])
-        held = own.realized_view
-        assert held is not None
-        held.base.storage.belongs_to(self._aliased or self)
-        return held
+        expressions are one node, but two tensors. So are equal copies: each copies the last one."""
+        owner = self._aliased or self
+        while True:
+            own = UOp.new(Ops.CONTIGUOUS, view.dtype, (view,))
+            realize_uops([own])
+            held = own.realized_view
+            assert held is not None
+            if held.base.storage.belongs_to(owner):
+                return held
+            view = held
 
     def computed(self) -> UOp:
         """The memory of the value, as a view of a BUFFER: computed, with what is pending written."""
