@@ -548,6 +548,32 @@ def test_a_replay_makes_no_nodes_for_the_state_that_it_changes(monkeypatch):
     assert made[0] == made[1]
 
 
+@pytest.mark.parametrize("make", [lambda: Tensor.arange(2).float(), lambda: vector(0, 1).realize(),
+                                  lambda: vector(0, 1) * 1.0])
+@pytest.mark.parametrize("write", [lambda t: t[0:1].assign(Tensor([7.0])), lambda t: t.assign(t + 7)])
+def test_a_value_computed_outside_of_an_equal_expression_is_no_constant(make, write):
+    state = make()
+    kept = [(state * 2).realize()]
+    jitted, calls = traced(lambda x: state * 2 + x)
+    found, expected = [], []
+    for i in range(5):
+        found.append(jitted(vector(0, 0)).tolist())
+        expected.append([2 * v for v in state.tolist()])
+        if i == 1:
+            write(state)
+    assert found == expected and kept[0].tolist() == [0, 2] and len(calls) <= 3
+
+
+def test_a_value_computed_outside_is_used_while_what_it_came_from_changes():
+    weight = Tensor([1.0, 2.0], requires_grad=True).realize()
+    value = (weight * 2).realize()
+    jitted, calls = traced(lambda x: value + x)
+    for _ in range(5):
+        assert jitted(vector(0, 0)).tolist() == [2, 4]
+        weight.assign(weight + 1).realize()
+    assert len(calls) <= 2
+
+
 def test_state_through_which_gradients_flow_from_call_to_call_is_right_and_warned_of():
     states = [Tensor.zeros(1).contiguous(), Tensor.zeros(1).contiguous()]
 

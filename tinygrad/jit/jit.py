@@ -386,8 +386,8 @@ class Tracer:
                 continue
             storage, owner = view.base.storage, tensor._aliased or tensor
             is_made, is_view = all(map(capture.made_inside, view.base.memories)), tensor.uop.op in Family.VIEW
-            is_own = storage.belongs_to(owner) if is_made else is_view
-            if any(owners.get(part, owner) is not owner for part in storage.parts) or (is_lazy and not is_own):
+            is_own = not is_lazy or (storage.belongs_to(owner) if is_made else is_view)
+            if not is_own or any(owners.get(part, owner) is not owner for part in storage.parts):
                 memory = Tensor.of(view).empty_like(requires_grad=False).uop
                 realize_uops([memory.assign(view)])
                 tensor._show_whole(memory)
