@@ -106,6 +106,8 @@ LOSSES = [
         case((4, 5), (4, 5), POSITIVE), case((4, 5), (4, 5), Input((4, 1), values=positive)))),
     f("cosine_similarity", cases=VECTORS), f("cosine_similarity", dim=0, cases=PAIRS[:1]),
     f("cosine_similarity", dim=-1, cases=(case((6, 1, 5), (4, 5)),), label="broadcast"),
+    *(f("cosine_similarity", dim=dim, cases=(case((1, 2, 3), (2, 1, 3)), case((3, 4, 2), (4, 1))),
+        label="broadcast along the axis") for dim in (-2, 0)),
     *(f("pairwise_distance", p, cases=VECTORS, ulps=16) for p in (1.0, 2.0, 3.0)),
     f("pairwise_distance", keepdim=True, cases=(case((5,), (5,)),)),
     *loss("cosine_embedding_loss", cases=(case((6, 5), (6, 5), SIGNS),)),
@@ -228,7 +230,8 @@ FURTHER = [
         use_input_stats=own) for own in (True, False)),
     *(f("local_response_norm", size, 0.1, cases=(case((2, 5, 3, 3)), case((2, 4, 3)))) for size in (2, 3)),
     f("channel_shuffle", 2, cases=(case((2, 6, 3)), case((2, 4, 3, 3)))),
-    f("bilinear", cases=(case((4, 3), (4, 5), (2, 3, 5), (2,)), case((2, 4, 3), (2, 4, 5), (2, 3, 5))),
+    f("bilinear", cases=(case((4, 3), (4, 5), (2, 3, 5), (2,)), case((2, 4, 3), (2, 4, 5), (2, 3, 5)),
+                         case((0, 3), (0, 5), (2, 3, 5), (2,))),
       ulps=32),
     *(f("pdist", p, cases=(case((5, 3)),)) for p in (1.0, 2.0, 3.0)),
     *(f("multi_margin_loss", p, 0.7, cases=(case((4, 5), labels((4,), 5)),), smooth=False, label=f"{p}")

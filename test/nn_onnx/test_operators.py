@@ -201,3 +201,10 @@ def test_windows_of_one_item_and_of_none(op: str) -> None:
         run = OnnxRunner(parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (int64 n) => (y) '
                                             f"{{ y = {op}<periodic = {periodic}>(n) }}"))
         assert run(n=np.array(size))["y"].tolist() == wanted
+
+
+def test_slices_of_no_items_are_scattered() -> None:
+    run = OnnxRunner(parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n,m] x, int64[k,1] at, float[k,m] u) => (y) { y = ScatterND(x, at, u) }"""))
+    x, u = np.zeros((3, 0), np.float32), np.zeros((2, 0), np.float32)
+    assert run(x=x, at=np.array([[0], [2]]), u=u)["y"].shape == (3, 0)

@@ -168,10 +168,11 @@ def index_put(self: Tensor, indices: Sequence[Tensor], values: Tensor, accumulat
 
 
 def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """A copy with the first items of `source`, in their order, where `mask` holds."""
-    chosen = mask.cast(dtypes.bool).expand(self.shape)
+    """A copy, of the shape that both broadcast to, with the first items of `source`, in their order, where
+    `mask` holds."""
+    x, chosen = broadcast_tensors(self, mask.cast(dtypes.bool))
     places = (chosen.flatten().cast(dtypes.int32).cumsum() - 1).maximum(0)
-    return chosen.where(source.flatten()[places].reshape(self.shape), self)
+    return chosen.where(source.flatten()[places].reshape(x.shape), x)
 
 
 def fill_diagonal_(self: Tensor, fill_value: float) -> Tensor:

@@ -194,7 +194,7 @@ def cov(self: Tensor, *, correction: int = 1) -> Tensor:
     rows = self.reshape(-1 if self.ndim == 2 else 1, self.shape[-1] if self.ndim else 1)
     deviation = rows - rows.mean(1, keepdim=True)
     found = deviation @ deviation.T / max(rows.shape[1] - correction, 0)
-    return found if self.ndim == 2 else found.reshape(())
+    return found if found.shape != (1, 1) else found.reshape(())
 
 
 def corrcoef(self: Tensor) -> Tensor:

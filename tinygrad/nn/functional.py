@@ -294,8 +294,8 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Each output o is input1 weight[o] input2: (..., n) and (..., m) with weights (out, n, m)."""
-    rows, columns = input1.reshape(-1, input1.shape[-1]), input2.reshape(-1, input2.shape[-1])
-    found = Tensor.einsum("bn,onm,bm->bo", rows, weight, columns).reshape(*input1.shape[:-1], -1)
+    rows, columns = (x.reshape(prod(x.shape[:-1]), x.shape[-1]) for x in (input1, input2))
+    found = Tensor.einsum("bn,onm,bm->bo", rows, weight, columns).reshape(*input1.shape[:-1], weight.shape[0])
     return found if bias is None else found + bias
 
 
