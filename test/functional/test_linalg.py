@@ -164,6 +164,10 @@ def test_lstsq_and_pinv_of_no_items(shape: tuple[int, ...]) -> None:
     assert found.rank.tolist() == np.zeros(shape[:-2]).tolist()
 
 
+def test_covariances_of_no_observations_are_nan() -> None:
+    assert np.isnan(Tensor.zeros(3, 0).cov().numpy()).tolist() == [[True] * 3] * 3
+
+
 def test_lstsq_without_full_rank_gives_the_smallest_solution() -> None:
     a, b = np.outer([1.0, 2, 3], [1.0, 1]), np.array([1.0, 2, 4])
     solution, _, rank, _ = np.linalg.lstsq(a, b, rcond=None)

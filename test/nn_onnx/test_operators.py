@@ -203,6 +203,13 @@ def test_windows_of_one_item_and_of_none(op: str) -> None:
         assert run(n=np.array(size))["y"].tolist() == wanted
 
 
+def test_norms_of_no_items() -> None:
+    for node in ("GroupNormalization <num_groups = 2> (x, s, s)", "InstanceNormalization (x, s, s)"):
+        run = OnnxRunner(parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+            g (float[n,4,3] x, float[4] s) => (y) {{ y = {node} }}"""))
+        assert run(x=np.zeros((0, 4, 3), np.float32), s=np.ones(4, np.float32))["y"].shape == (0, 4, 3)
+
+
 def test_slices_of_no_items_are_scattered() -> None:
     run = OnnxRunner(parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]>
         g (float[n,m] x, int64[k,1] at, float[k,m] u) => (y) { y = ScatterND(x, at, u) }"""))

@@ -239,7 +239,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
     """Normalises groups of channels, axis 1, of each item of the batch; then scales and moves channels."""
     if input.ndim < 2 or input.shape[1] % num_groups:
         raise ValueError(f"group_norm takes channels, axis 1, divisible by {num_groups}, got {input.shape}")
-    found = input.reshape(input.shape[0], num_groups, -1).layernorm(eps=eps).reshape(input.shape)
+    found = input.unflatten(1, (num_groups, -1)).flatten(2).layernorm(eps=eps).reshape(input.shape)
     shape = (-1, *(1,) * (input.ndim - 2))
     return _affine(found, *(None if x is None else x.reshape(shape) for x in (weight, bias)))
 
