@@ -134,8 +134,9 @@ def dsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tens
 
 def _with_written(self: Tensor, place: Any, src: Any) -> Tensor:
     """A copy in which one part is `src`, through which gradients flow to both."""
-    is_written, values = self.zeros_like(dtype=dtypes.bool), self.zeros_like() + 0
+    is_written = self.zeros_like(dtype=dtypes.bool)
     is_written[place] = True
+    values = is_written.where(0, self)
     values[place] = src.cast(self.dtype)
     return is_written.where(values, self)
 
