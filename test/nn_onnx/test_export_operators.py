@@ -466,3 +466,13 @@ def test_convolutions_of_integers_and_negative_bytes() -> None:
     halves, w = few(1, 2, 4, 4, dtype=np.float16), few(3, 2, 2, 2, dtype=np.int32)
     compared(lambda a, b: a.conv2d(b), lambda a, b: torch.conv2d(
         torch.tensor(a).float(), torch.tensor(b).float()).half().numpy(), halves, w)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_remainders_of_floats(dtype: Any) -> None:
+    x = np.array([7.5, -7.5, 0.25, -1e4, 0, 6], dtype)
+    y = np.array([2, 3, -0.75, 0.75, -3, -2], dtype)
+    assert compared(lambda a, b: a % b, np.mod, x, y)["Mod"] == 1
+    assert compared(lambda a, b: a.fmod(b), np.fmod, x, y) == {"Mod": 1}
+    compared(lambda a: a % 0.75, lambda a: np.mod(a, dtype(0.75)), x)
+    compared(lambda a: 7 % (a + 10), lambda a: np.mod(dtype(7), a + dtype(10)), x)

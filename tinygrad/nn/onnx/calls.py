@@ -225,9 +225,26 @@ def _powers(result: Tensor, self: Tensor, x: Any, reverse: bool) -> Call | None:
     """Of float tensors; a power that is a number is written as the products that it is."""
     if not result.dtype.is_float or not (reverse or isinstance(x, Tensor)):
         return None
+    return _call("Pow", _sides(result, self, x, reverse))
+
+
+def _truncated_rest(result: Tensor, self: Tensor, x: Any) -> Call | None:
+    return None if not result.dtype.is_float else _call("Mod", _sides(result, self, x, False), fmod=1)
+
+
+def _floored_rest(result: Tensor, self: Tensor, x: Any, reverse: bool) -> Tensor | None:
+    """The standard's Mod of floats has the sign of what is divided."""
+    if not result.dtype.is_float:
+        return None
+    a, b = _sides(result, self, x, reverse)
+    rest = a.fmod(b)
+    return ((rest != 0) & ((rest < 0) != (b < 0))).where(rest + b, rest)
+
+
+def _sides(result: Tensor, self: Tensor, x: Any, reverse: bool) -> list[Tensor]:
+    """The operands of a function of two, of the type of the result."""
     other = x if isinstance(x, Tensor) else Tensor(x, device=self.device, requires_grad=False)
-    sides = [side.cast(result.dtype) for side in ((other, self) if reverse else (self, other))]
-    return _call("Pow", sides)
+    return [side.cast(result.dtype) for side in ((other, self) if reverse else (self, other))]
 
 
 def _best(op: str) -> Entry:
@@ -387,6 +404,8 @@ CALLS: dict[str, Entry] = {
     **{name: _unary(name.capitalize()) for name in (
         "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "sign")},
     "power": _powers,
+    "fmod": _truncated_rest,
+    "mod": _floored_rest,
     "silu": _silu,
     "hardswish": _unary("HardSwish"),
     "hardsigmoid": lambda result, self, alpha, beta: _of_float(
