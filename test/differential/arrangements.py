@@ -80,7 +80,7 @@ PARTS = [
     Row("slice_scatter", lambda x, y: x.slice_scatter(y, 1, 1, None, 2),
         lambda x, y: x.slice_scatter(y, 1, 1, None, 2), BOTH, (case((3, 5), (3, 2)),)),
     Row("masked_scatter", lambda x, m, y: x.masked_scatter(m, y), lambda x, m, y: x.masked_scatter(m, y),
-        BOTH, (case((4, 5), MASK, (20,)),)),
+        BOTH, (case((4, 5), MASK, (20,)), case((5,), MASK, (20,)))),
     *(Row(f"index_put {label}", lambda x, i, j, v, a=add: x.index_put((i, j), v, accumulate=a),
           lambda x, i, j, v, a=add: x.index_put((i.long(), j.long()), v, accumulate=a), BOTH,
           (case((4, 5), ROWS_OF, columns, (3,)),))

@@ -52,6 +52,9 @@ ROWS = [
     one("histc", 5, gradient=False), one("histc", 4, -1, 1, label="within", gradient=False),
     one("histc", 3, label="of one number", cases=(case(Input((4,), values=given([2, 2, 2, 2]))),),
         gradient=False),
+    one("histc", 4, 0, 3, label="beside infinity", gradient=False, cases=(
+        case(Input((5,), values=given([float("inf"), 1, 2, float("nan"), -float("inf")]))), case((0,)))),
+    one("histc", 4, label="of nothing", cases=(case((0,)),), gradient=False),
     *(Row(f"searchsorted {label}", lambda x, v, right=right: x.searchsorted(v, right=right),
           lambda x, v, right=right: torch.searchsorted(x, v, right=right), BOTH,
           (case(SORTED, (3, 4)),), whole, result=position, gradient=False)
@@ -66,9 +69,9 @@ ROWS = [
         (case((3, 4), SORTED),), whole, result=position, gradient=False),
     Row("isin", lambda x, y: x.isin(y), lambda x, y: torch.isin(x, y), BOTH, (case((3, 4), (2, 3)),), whole,
         result=boolean, gradient=False),
-    one("cov", cases=(*MATRIX, case((5,))), ulps=8), one("cov", label="biased", cases=MATRIX,
+    one("cov", cases=(*MATRIX, case((5,)), case((1, 5))), ulps=8), one("cov", label="biased", cases=MATRIX,
                                                          call={"correction": 0}, ulps=8),
-    one("corrcoef", cases=MATRIX, ulps=16),
+    one("corrcoef", cases=(*MATRIX, case((1, 5))), ulps=16),
     *(Row(f"cdist {p}", lambda x, y, p=p: x.cdist(y, p), lambda x, y, p=p: torch.cdist(x, y, p), FLOAT,
           (case((4, 5), (3, 5)), case((2, 1, 4, 5), (3, 2, 5))), ulps=8) for p in (1.0, 2.0, 3.0, math.inf)),
     Row("cdist of equal rows", lambda x: x.cdist(x), lambda x: torch.cdist(x, x), FLOAT, MATRIX, smooth=False,
@@ -78,7 +81,7 @@ ROWS = [
     *(Row(f"tensordot {dims}", lambda x, y, d=dims: x.tensordot(y, d), lambda x, y,
           d=dims: torch.tensordot(x, y, d),
           FLOAT, (case(a, b),), ulps=16) for dims, a, b in (
-              (2, (3, 4, 5), (4, 5, 2)), (1, (4,), (4,)), (0, (2, 3), (4,)),
+              (2, (3, 4, 5), (4, 5, 2)), (1, (4,), (4,)), (0, (2, 3), (4,)), (((1,), (0,)), (2, 0), (0, 3)),
               (((0, 2), (1, 0)), (3, 4, 5), (5, 3, 2)))),
     *(one("tensor_split", parts, dim, label=f"{parts} along {dim}", cases=(case((7, 4)),),
           result=(same,) * count) for parts, dim, count in ((3, 0, 3), ((1, 5), 0, 3), (3, -1, 3))),

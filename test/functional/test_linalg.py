@@ -155,6 +155,19 @@ def test_lstsq_and_pinv_as_numpy(shape: tuple[int, ...], kind: type) -> None:
     close(found.residuals, ((a @ exact @ b - b) ** 2).sum(-2), TOLERANCE[kind])
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 0, 3), (0, 2, 3)])
+def test_lstsq_and_pinv_of_no_items(shape: tuple[int, ...]) -> None:
+    a = Tensor(np.zeros(shape, np.float32))
+    assert a.pinv().shape == np.linalg.pinv(a.numpy()).shape
+    found = a.lstsq(Tensor.ones(*shape[:-1], 2))
+    assert found.solution.tolist() == np.zeros((*shape[:-2], shape[-1], 2)).tolist()
+    assert found.rank.tolist() == np.zeros(shape[:-2]).tolist()
+
+
+def test_covariances_of_no_observations_are_nan() -> None:
+    assert np.isnan(Tensor.zeros(3, 0).cov().numpy()).tolist() == [[True] * 3] * 3
+
+
 def test_lstsq_without_full_rank_gives_the_smallest_solution() -> None:
     a, b = np.outer([1.0, 2, 3], [1.0, 1]), np.array([1.0, 2, 4])
     solution, _, rank, _ = np.linalg.lstsq(a, b, rcond=None)

@@ -119,6 +119,14 @@ def test_batch_norm_moves_the_running_statistics() -> None:
     np.testing.assert_allclose(variance.numpy(), 0.7 + 0.3 * x.var((0, 2), ddof=1), 1e-5)
 
 
+def test_batches_of_no_items() -> None:
+    images, places = Tensor.zeros(0, 4, 3, 3), Tensor.zeros(0, 4, 3, 3, dtype="int64")
+    assert F.grid_sample(images, Tensor.zeros(0, 2, 5, 2)).shape == (0, 4, 2, 5)
+    assert F.max_unpool2d(images, places, 2).shape == (0, 4, 6, 6)
+    for layer in (nn.GroupNorm(2, 4), nn.InstanceNorm(4), nn.InstanceNorm2d(4, affine=True)):
+        assert layer(images).shape == images.shape
+
+
 def test_instance_norm_moves_the_running_statistics() -> None:
     x = np.random.default_rng(0).standard_normal((6, 3, 5)).astype(np.float32)
     mean, variance = Tensor.zeros(3).contiguous(), Tensor.ones(3).contiguous()

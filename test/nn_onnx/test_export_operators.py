@@ -1,5 +1,5 @@
-"""Sorting, gather, scatter and einsum, written as ONNX: they are the standard's operators, with which ONNX
-Runtime and our own importer give what NumPy gives."""
+"""Sorting, gather, scatter, einsum and other methods, written as ONNX: they are the standard's operators,
+with which ONNX Runtime and our own importer give what NumPy gives."""
 from __future__ import annotations
 
 from collections import Counter
@@ -409,3 +409,70 @@ def test_integers_of_all_types_are_reduced(name: str, dtype: Any) -> None:
         return made
     x = np.array([[3, 100, 7], [120, 5, 1]], dtype)
     compared(function, lambda x: getattr(np, name)(x, 1).astype(function(Tensor(x)).dtype.numpy), x)
+
+
+# --- parts of tensors, types and sizes that operators of the standard do not take ---------------------------
+
+
+def test_parts_that_are_written_are_in_the_file() -> None:
+    x, row, part = few(3, 4), few(4) + 9, few(3, 2) + 9
+
+    def selected(a: Any, b: Any) -> Any:
+        made = a.copy()
+        made[2] = b
+        return made
+
+    def sliced(a: Any, b: Any) -> Any:
+        made = a.copy()
+        made[:, 1:3] = b
+        return made
+    compared(lambda a, b: a.select_scatter(b, 0, 2), selected, x, row)
+    compared(lambda a, b: a.slice_scatter(b, 1, 1, 3), sliced, x, part)
+
+
+def test_writing_an_input_to_memory_that_depends_on_none_is_an_error() -> None:
+    """It was left out of the file."""
+    def write(x: Tensor) -> Tensor:
+        made = Tensor.zeros(5).contiguous()
+        made[1:3] = x
+        return made + 1
+    with pytest.raises(ValueError, match="stores values of its inputs"):
+        export(write, Tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("name, call", {
+    "flat": lambda x: x.reshape(3, 0).T + 1, "stacked": lambda x: x.stack(x, dim=1),
+    "summed": lambda x: x.reshape(0, 3, 1).sum(0), "repeated": lambda x: x.repeat(2, 1),
+    "least": lambda x: x.unsqueeze(1).minimum(x)}.items())
+def test_no_items_are_reshaped(name: str, call: Any) -> None:
+    x = np.zeros((0, 3), np.float32)
+    compared(call, lambda a: call(Tensor(a)).numpy(), x)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.bool_])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "gelu", "erf", "layernorm", "elu", "softplus",
+                                  "selu", "sigmoid", "celu", "asinh", "hardsigmoid"])
+def test_functions_of_real_numbers_take_integers(name: str, dtype: Any) -> None:
+    x = np.abs(few(3, 4)).astype(dtype)
+    compared(lambda a: getattr(a, name)(), lambda a: getattr(Tensor(a.astype(np.float32)), name)().numpy(), x)
+
+
+def test_convolutions_of_integers_and_negative_bytes() -> None:
+    torch = pytest.importorskip("torch")
+    x, w = few(1, 2, 4, 4, dtype=np.int64), few(2, 3, 2, 2, dtype=np.int64)
+    compared(lambda a, b: a.conv_transpose2d(b), lambda a, b: torch.conv_transpose2d(
+        torch.tensor(a), torch.tensor(b)).numpy(), x, w)
+    compared(lambda a: -a, lambda a: -a, np.array([0, 1, 200], np.uint8))
+    halves, w = few(1, 2, 4, 4, dtype=np.float16), few(3, 2, 2, 2, dtype=np.int32)
+    compared(lambda a, b: a.conv2d(b), lambda a, b: torch.conv2d(
+        torch.tensor(a).float(), torch.tensor(b).float()).half().numpy(), halves, w)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_remainders_of_floats(dtype: Any) -> None:
+    x = np.array([7.5, -7.5, 0.25, -1e4, 0, 6], dtype)
+    y = np.array([2, 3, -0.75, 0.75, -3, -2], dtype)
+    assert compared(lambda a, b: a % b, np.mod, x, y)["Mod"] == 1
+    assert compared(lambda a, b: a.fmod(b), np.fmod, x, y) == {"Mod": 1}
+    compared(lambda a: a % 0.75, lambda a: np.mod(a, dtype(0.75)), x)
+    compared(lambda a: 7 % (a + 10), lambda a: np.mod(dtype(7), a + dtype(10)), x)

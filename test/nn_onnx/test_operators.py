@@ -201,3 +201,41 @@ def test_windows_of_one_item_and_of_none(op: str) -> None:
         run = OnnxRunner(parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (int64 n) => (y) '
                                             f"{{ y = {op}<periodic = {periodic}>(n) }}"))
         assert run(n=np.array(size))["y"].tolist() == wanted
+
+
+@pytest.mark.parametrize("said", ["", "float[n,2] "])
+def test_what_no_iteration_collects_has_the_sizes_of_an_iteration(said: str) -> None:
+    """Where the body does not say them."""
+    run = OnnxRunner(parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[3,2] x, int64 trips) => (final, rows, joined) {{
+        final, rows = Loop(trips, , x) <body = b (int64 i, bool c, s) => (c1, t, {said}y) {{
+            c1 = Identity(c) t = Tanh(s) y = Add(s, x) }}>
+        one = Constant<value = float[1,3,2] {{1, 1, 1, 1, 1, 1}}>()
+        joined = Concat<axis = 0>(rows, one) }}"""))
+    for trips in (0, 2, 0):
+        made = run(x=np.ones((3, 2), np.float32), trips=np.array(trips))
+        assert made["rows"].shape == (trips, 3, 2) and made["joined"].shape == (trips + 1, 3, 2)
+
+
+def test_what_a_scan_of_nothing_collects_has_the_sizes_of_an_iteration() -> None:
+    run = OnnxRunner(parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[4] s0, float[3,n] xs) => (s, ys) {
+        s, ys = Scan(s0, xs) <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [-1],
+            body = b (s1, x) => (s2, y) { s2 = Identity(s1) y = Concat<axis = 0>(s1, x) }> }"""))
+    for count in (0, 2):
+        made = run(s0=np.ones(4, np.float32), xs=np.ones((3, count), np.float32))
+        assert made["ys"].shape == (7, count)
+
+
+def test_norms_of_no_items() -> None:
+    for node in ("GroupNormalization <num_groups = 2> (x, s, s)", "InstanceNormalization (x, s, s)"):
+        run = OnnxRunner(parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+            g (float[n,4,3] x, float[4] s) => (y) {{ y = {node} }}"""))
+        assert run(x=np.zeros((0, 4, 3), np.float32), s=np.ones(4, np.float32))["y"].shape == (0, 4, 3)
+
+
+def test_slices_of_no_items_are_scattered() -> None:
+    run = OnnxRunner(parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n,m] x, int64[k,1] at, float[k,m] u) => (y) { y = ScatterND(x, at, u) }"""))
+    x, u = np.zeros((3, 0), np.float32), np.zeros((2, 0), np.float32)
+    assert run(x=x, at=np.array([[0], [2]]), u=u)["y"].shape == (3, 0)

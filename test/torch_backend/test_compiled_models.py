@@ -76,6 +76,12 @@ def test_batch_norm_that_does_not_train_uses_its_statistics() -> None:
     torch.testing.assert_close(torch.compile(model, backend=backend)(x), model(x))
 
 
+def test_infinities_keep_the_mean_slope() -> None:
+    x = torch.tensor([-float("inf"), 1.0, -2.0, float("inf")])
+    slope = torch.compile(nn.RReLU().eval(), backend=backend)
+    torch.testing.assert_close(slope(x), nn.RReLU().eval()(x))
+
+
 def test_embeddings_get_the_sums_of_their_rows_gradients() -> None:
     trains_as_eager(nn.Sequential(nn.Embedding(7, 5, padding_idx=2), nn.Linear(5, 3)),
                     lambda: torch.randint(0, 7, (4, 6)))

@@ -134,8 +134,9 @@ def dsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tens
 
 def _with_written(self: Tensor, place: Any, src: Any) -> Tensor:
     """A copy in which one part is `src`, through which gradients flow to both."""
-    is_written, values = self.zeros_like(dtype=dtypes.bool), self.zeros_like() + 0
+    is_written = self.zeros_like(dtype=dtypes.bool)
     is_written[place] = True
+    values = is_written.where(0, self)
     values[place] = src.cast(self.dtype)
     return is_written.where(values, self)
 
@@ -168,10 +169,11 @@ def index_put(self: Tensor, indices: Sequence[Tensor], values: Tensor, accumulat
 
 
 def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """A copy with the first items of `source`, in their order, where `mask` holds."""
-    chosen = mask.cast(dtypes.bool).expand(self.shape)
+    """A copy, of the shape that both broadcast to, with the first items of `source`, in their order, where
+    `mask` holds."""
+    x, chosen = broadcast_tensors(self, mask.cast(dtypes.bool))
     places = (chosen.flatten().cast(dtypes.int32).cumsum() - 1).maximum(0)
-    return chosen.where(source.flatten()[places].reshape(self.shape), self)
+    return chosen.where(source.flatten()[places].reshape(x.shape), x)
 
 
 def fill_diagonal_(self: Tensor, fill_value: float) -> Tensor:

@@ -227,7 +227,8 @@ class _PseudoInverse(Function):
 
     def forward(self, x: Tensor, rcond: float) -> State:
         u, s, vt = svd(x.detach(), full_matrices=False)
-        counts = s > s.max(-1, keepdim=True) * rcond
+        largest = s.max(-1, keepdim=True) if s.shape[-1] else 0
+        counts = s > largest * rcond
         scale = counts.where(1 / counts.where(s, 1), 0).unsqueeze(-2)
         result = product(transposed(vt) * scale, transposed(u)), counts.sum(-1), s
         self.save_for_backward(x, result[0])

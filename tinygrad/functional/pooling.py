@@ -198,9 +198,9 @@ def max_unpool2d(self: Tensor, indices: Tensor, kernel_size: Sizes = (2, 2), str
     from tinygrad.tensor import Tensor
 
     places = Tensor.arange(prod(spatial), device=self.device).reshape(*(1,) * len(lead), -1, 1)
-    hit = places == indices.reshape(*lead, 1, -1)
+    hit = places == indices.flatten(-axes).unsqueeze(-2)
     # overlapping windows may name a place more than once, always with the same value: take it once
-    value = hit.where(self.reshape(*lead, 1, -1), self.dtype.min).max(-1)
+    value = hit.where(self.flatten(-axes).unsqueeze(-2), self.dtype.min).max(-1)
     return hit.any(-1).where(value, 0).reshape(*lead, *spatial)
 
 

@@ -380,9 +380,13 @@ def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     return self.scatter(axis, places, source)
 
 
-def index_fill(self: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
-    """A number in place of the items at positions `index`, (n,), of an axis."""
+def index_fill(self: Tensor, dim: int, index: Tensor, value: float | Tensor) -> Tensor:
+    """A number (or a tensor of shape ()) in place of the items at positions `index`, (n,), of an axis."""
     axis, places = _along("index_fill", self, dim, index)
+    if isinstance(value, type(self)):
+        if value.ndim:
+            raise ValueError(f"index_fill takes one number, got a tensor of shape {value.shape}")
+        value = value.expand(places.shape)
     return self.scatter(axis, places, value)
 
 

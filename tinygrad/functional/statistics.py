@@ -135,8 +135,8 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
         raise ValueError(f"histc takes bins >= 1 and min <= max, got {bins}, {min} and {max}")
     wide = self.flatten().detach()
     wide = wide.cast(dtypes.float32) if wide.dtype.itemsize < 4 else wide
-    low, high = (wide.min(), wide.max()) if min == max else (wide * 0 + min, wide * 0 + max)
-    low, high = low.reshape(-1)[:1], high.reshape(-1)[:1]
+    low, high = (wide.min(), wide.max()) if min == max and wide.numel() else (
+        wide.full_like(min)[:1], wide.full_like(max)[:1])
     is_point = high == low
     low, high = is_point.where(low - 1, low), is_point.where(high + 1, high)
     part = ((wide - low) / (high - low) * bins).floor().clip(0, bins - 1)
@@ -191,10 +191,10 @@ def cov(self: Tensor, *, correction: int = 1) -> Tensor:
     """Covariances of variables, the rows, over observations, the columns; of one row, its variance."""
     if self.ndim > 2:
         raise ValueError(f"cov takes a row or a matrix of variables, got shape {self.shape}")
-    rows = self.reshape(-1 if self.ndim == 2 else 1, self.shape[-1] if self.ndim else 1)
+    rows = self if self.ndim == 2 else self.reshape(1, self.numel())
     deviation = rows - rows.mean(1, keepdim=True)
     found = deviation @ deviation.T / max(rows.shape[1] - correction, 0)
-    return found if self.ndim == 2 else found.reshape(())
+    return found if found.shape != (1, 1) else found.reshape(())
 
 
 def corrcoef(self: Tensor) -> Tensor:
@@ -228,10 +228,11 @@ def tensordot(self: Tensor, other: Tensor, dims: int | Sequence[Sequence[int]] =
     kept, rest = ([i for i in range(x.ndim) if i not in axes] for x, axes in ((self, mine), (other, others)))
     if [self.shape[i] for i in mine] != [other.shape[i] for i in others]:
         raise ValueError(f"tensordot over axes {mine} of {self.shape} and {others} of {other.shape}")
+    rows, columns = [self.shape[i] for i in kept], [other.shape[i] for i in rest]
     width = math.prod(self.shape[i] for i in mine)
-    first = self.permute(*kept, *mine).reshape(-1, width) if self.ndim else self.reshape(1, 1)
-    second = other.permute(*others, *rest).reshape(width, -1) if other.ndim else other.reshape(1, 1)
-    return (first @ second).reshape([self.shape[i] for i in kept] + [other.shape[i] for i in rest])
+    first = (self.permute(*kept, *mine) if self.ndim else self).reshape(math.prod(rows), width)
+    second = (other.permute(*others, *rest) if other.ndim else other).reshape(width, math.prod(columns))
+    return (first @ second).reshape(rows + columns)
 
 
 def tensor_split(self: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:

@@ -239,7 +239,7 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
     """Normalises groups of channels, axis 1, of each item of the batch; then scales and moves channels."""
     if input.ndim < 2 or input.shape[1] % num_groups:
         raise ValueError(f"group_norm takes channels, axis 1, divisible by {num_groups}, got {input.shape}")
-    found = input.reshape(input.shape[0], num_groups, -1).layernorm(eps=eps).reshape(input.shape)
+    found = input.unflatten(1, (num_groups, -1)).flatten(2).layernorm(eps=eps).reshape(input.shape)
     shape = (-1, *(1,) * (input.ndim - 2))
     return _affine(found, *(None if x is None else x.reshape(shape) for x in (weight, bias)))
 
@@ -294,8 +294,8 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Each output o is input1 weight[o] input2: (..., n) and (..., m) with weights (out, n, m)."""
-    rows, columns = input1.reshape(-1, input1.shape[-1]), input2.reshape(-1, input2.shape[-1])
-    found = Tensor.einsum("bn,onm,bm->bo", rows, weight, columns).reshape(*input1.shape[:-1], -1)
+    rows, columns = (x.reshape(prod(x.shape[:-1]), x.shape[-1]) for x in (input1, input2))
+    found = Tensor.einsum("bn,onm,bm->bo", rows, weight, columns).reshape(*input1.shape[:-1], weight.shape[0])
     return found if bias is None else found + bias
 
 

@@ -79,6 +79,6 @@ def _at(input: Tensor, x: Tensor, y: Tensor) -> Tensor:
     number, channels, height, width = input.shape
     inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
     place = y.clip(0, height - 1).cast(dtypes.int32) * width + x.clip(0, width - 1).cast(dtypes.int32)
-    places = place.reshape(number, 1, -1).expand(number, channels, place.shape[1] * place.shape[2])
+    places = place.flatten(1).unsqueeze(1).expand(number, channels, place.shape[1] * place.shape[2])
     found = input.flatten(2).gather(-1, places).reshape(number, channels, *place.shape[1:])
     return inside.unsqueeze(1).where(found, 0)

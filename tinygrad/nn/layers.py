@@ -267,7 +267,7 @@ class GroupNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         self._check(x)
-        x = x.reshape(x.shape[0], self.num_groups, -1).layernorm(eps=self.eps).reshape(x.shape)
+        x = x.unflatten(1, (self.num_groups, -1)).flatten(2).layernorm(eps=self.eps).reshape(x.shape)
         if self.weight is None or self.bias is None:
             return x
         along = (1, -1, *(1,) * (x.ndim - 2))

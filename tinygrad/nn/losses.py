@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.losses import Reduction, reduce_loss
+from tinygrad.functional.movement import axis_of
+from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.tensor import Tensor
 
 # --- labels -------------------------------------------------------------------------------------------------
@@ -201,10 +203,16 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor | float, full: 
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """The cosine of the angle between vectors along an axis; their lengths are eps at least."""
-    lengths = (x.norm(2, dim, keepdim=True).clamp_min(eps) for x in (x1, x2))
-    first, second = (x / length for x, length in zip((x1, x2), lengths))
-    return (first * second).sum(dim)
+    """The cosine of the angle between vectors along an axis of the shape that both broadcast to; their
+    lengths are eps at least."""
+    shape = broadcast_shape("cosine_similarity", x1.shape, x2.shape)
+    axis = axis_of("cosine_similarity", x1 if x1.ndim == len(shape) else x2, dim)
+
+    def direction(x: Tensor) -> Tensor:
+        own = (*(1,) * (len(shape) - x.ndim), *x.shape)
+        x = x.reshape(own).expand(*own[:axis], *shape[axis:axis + 1], *own[axis + 1:])
+        return x / x.norm(2, axis, keepdim=True).clamp_min(eps)
+    return (direction(x1) * direction(x2)).sum(axis)
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False

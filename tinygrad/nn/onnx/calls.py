@@ -54,12 +54,17 @@ def _call(op: str, operands: Sequence[Tensor | None], gives: tuple[DType, ...] =
     return Call(tuple(x.uop for x in there), write, gives)
 
 
+def _of_float(op: str, result: Tensor, x: Tensor, **attributes: Any) -> Call | None:
+    """An operator that the standard has of floats alone, of the float that the result is."""
+    return _call(op, [x.cast(result.dtype)], **attributes) if result.dtype.is_float else None
+
+
 def _unary(op: str) -> Entry:
-    return lambda result, self: _call(op, [self]) if self.dtype.is_float else None
+    return lambda result, self: _of_float(op, result, self)
 
 
 def _softmax(op: str) -> Entry:
-    return lambda result, self, axis=-1, dtype=None: None if dtype else _call(op, [self], axis=axis)
+    return lambda result, self, axis=-1, dtype=None: None if dtype else _of_float(op, result, self, axis=axis)
 
 
 def _product(result: Tensor, self: Tensor, w: Any = None, x: Any = None, reverse: bool = False,
@@ -140,18 +145,23 @@ def _convolution(result: Tensor, self: Tensor, weight: Tensor, bias: Tensor | No
         return self.unsqueeze(0).conv2d(weight, bias, groups, stride, dilation, padding).squeeze(0)
     kernel = weight.shape[2:]
     strides, dilations = make_tuple(stride, len(kernel)), make_tuple(dilation, len(kernel))
-    return _call("Conv", [self, weight, bias], group=groups, strides=strides, dilations=dilations,
+    operands = [x if x is None else x.cast(result.dtype) for x in (self, weight, bias)]
+    return _call("Conv", operands, group=groups, strides=strides, dilations=dilations,
                  kernel_shape=kernel, pads=_pads(padding, kernel, strides, dilations))
 
 
 def _transposed_convolution(result: Tensor, self: Tensor, weight: Tensor, bias: Tensor | None, groups: int,
-                            stride: Any, dilation: Any, padding: Any, output_padding: Any) -> Call | Tensor:
+                            stride: Any, dilation: Any, padding: Any, output_padding: Any
+                            ) -> Call | Tensor | None:
+    if not result.dtype.is_float:
+        return None
     if self.ndim < weight.ndim:
         options = groups, stride, dilation, padding, output_padding
         return self.unsqueeze(0).conv_transpose2d(weight, bias, *options).squeeze(0)
     kernel = weight.shape[2:]
     strides, dilations = make_tuple(stride, len(kernel)), make_tuple(dilation, len(kernel))
-    return _call("ConvTranspose", [self, weight, bias], group=groups, strides=strides, dilations=dilations,
+    operands = [x if x is None else x.cast(result.dtype) for x in (self, weight, bias)]
+    return _call("ConvTranspose", operands, group=groups, strides=strides, dilations=dilations,
                  kernel_shape=kernel, output_padding=make_tuple(output_padding, len(kernel)),
                  pads=_pads(padding, kernel, strides, dilations))
 
@@ -179,8 +189,8 @@ def _normalised(result: Tensor, self: Tensor, axis: Any, eps: float) -> Call | N
     axes = sorted(a % self.ndim for a in make_tuple(axis, 1))
     if axes != list(range(axes[0], self.ndim)):
         return None
-    ones = np.ones(self.shape[axes[0]:], self.dtype.numpy)
-    return Call((self.uop,), lambda writer, names: writer.add(
+    ones = np.ones(self.shape[axes[0]:], result.dtype.numpy)
+    return Call((self.cast(result.dtype).uop,), lambda writer, names: writer.add(
         "LayerNormalization", [names[0], writer.constant(ones)], axis=axes[0], epsilon=eps))
 
 
@@ -215,9 +225,26 @@ def _powers(result: Tensor, self: Tensor, x: Any, reverse: bool) -> Call | None:
     """Of float tensors; a power that is a number is written as the products that it is."""
     if not result.dtype.is_float or not (reverse or isinstance(x, Tensor)):
         return None
+    return _call("Pow", _sides(result, self, x, reverse))
+
+
+def _truncated_rest(result: Tensor, self: Tensor, x: Any) -> Call | None:
+    return None if not result.dtype.is_float else _call("Mod", _sides(result, self, x, False), fmod=1)
+
+
+def _floored_rest(result: Tensor, self: Tensor, x: Any, reverse: bool) -> Tensor | None:
+    """The standard's Mod of floats has the sign of what is divided."""
+    if not result.dtype.is_float:
+        return None
+    a, b = _sides(result, self, x, reverse)
+    rest = a.fmod(b)
+    return ((rest != 0) & ((rest < 0) != (b < 0))).where(rest + b, rest)
+
+
+def _sides(result: Tensor, self: Tensor, x: Any, reverse: bool) -> list[Tensor]:
+    """The operands of a function of two, of the type of the result."""
     other = x if isinstance(x, Tensor) else Tensor(x, device=self.device, requires_grad=False)
-    sides = [side.cast(result.dtype) for side in ((other, self) if reverse else (self, other))]
-    return _call("Pow", sides)
+    return [side.cast(result.dtype) for side in ((other, self) if reverse else (self, other))]
 
 
 def _best(op: str) -> Entry:
@@ -377,22 +404,25 @@ CALLS: dict[str, Entry] = {
     **{name: _unary(name.capitalize()) for name in (
         "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "sign")},
     "power": _powers,
+    "fmod": _truncated_rest,
+    "mod": _floored_rest,
     "silu": _silu,
     "hardswish": _unary("HardSwish"),
-    "hardsigmoid": lambda result, self, alpha, beta: _call("HardSigmoid", [self], alpha=alpha, beta=beta),
-    "selu": lambda result, self, alpha, gamma: _call("Selu", [self], alpha=alpha, gamma=gamma),
-    "celu": lambda result, self, alpha: _call("Celu", [self], alpha=alpha),
-    "softplus": lambda result, self, beta: _call("Softplus", [self]) if beta == 1 else None,
+    "hardsigmoid": lambda result, self, alpha, beta: _of_float(
+        "HardSigmoid", result, self, alpha=alpha, beta=beta),
+    "selu": lambda result, self, alpha, gamma: _of_float("Selu", result, self, alpha=alpha, gamma=gamma),
+    "celu": lambda result, self, alpha: _of_float("Celu", result, self, alpha=alpha),
+    "softplus": lambda result, self, beta: _of_float("Softplus", result, self) if beta == 1 else None,
     "abs": _unary("Abs"),
     "floor": _unary("Floor"),
     "ceil": _unary("Ceil"),
     "round_half_even": lambda result, self, decimals: None if decimals else _unary("Round")(result, self),
     "mish": _unary("Mish"),
     "softsign": _unary("Softsign"),
-    "gelu": lambda result, self, approximate: _call(
-        "Gelu", [self], approximate="tanh" if approximate == "tanh" else "none"),
-    "elu": lambda result, self, alpha: _call("Elu", [self], alpha=alpha),
-    "leaky_relu": lambda result, self, neg_slope: _call("LeakyRelu", [self], alpha=neg_slope),
+    "gelu": lambda result, self, approximate: _of_float(
+        "Gelu", result, self, approximate="tanh" if approximate == "tanh" else "none"),
+    "elu": lambda result, self, alpha: _of_float("Elu", result, self, alpha=alpha),
+    "leaky_relu": lambda result, self, neg_slope: _of_float("LeakyRelu", result, self, alpha=neg_slope),
 }
 """By the name of the method, or of the function that einsum is made of."""
 

@@ -296,11 +296,15 @@ class Body:
     def _type_of_input(self, position: int, otherwise: Any) -> Any:
         return list(self.graph.inputs.values())[position].dtype or otherwise
 
-    def nothing(self, output: str) -> Value:
-        """What is collected of an output in no iteration."""
+    def says_type(self, output: str) -> bool:
+        """Whether the graph says the type and all sizes of an output."""
         said = self.graph.outputs[output]
-        sizes = [n if isinstance(n, int) else 0 for n in said.shape or ()]
-        return np.zeros((0, *sizes), said.dtype or np.float32)
+        return None not in (said.dtype, said.shape) and all(isinstance(n, int) for n in said.shape or ())
+
+    def nothing(self, output: str) -> Value:
+        """What is collected of an output in no iteration, where the graph says its type."""
+        said = self.graph.outputs[output]
+        return np.zeros((0, *(n for n in said.shape or () if isinstance(n, int))), said.dtype)
 
 
 def compute(values: list[Value]) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine.realize import Capture, JitError
 from tinygrad.functional.graph_templates import when_called
+from tinygrad.graph.leaf_tensors import below_detaches
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import (
     Size,
@@ -32,7 +33,7 @@ from tinygrad.graph.sizes import (
 )
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
-from tinygrad.helpers import prod
+from tinygrad.helpers import partition, prod
 from tinygrad.nn.onnx.calls import CALLS, LAYERS, Call, Entry
 from tinygrad.nn.onnx.model import onnx_package
 from tinygrad.nn.onnx.nodes import NODES, operands_of
@@ -245,7 +246,9 @@ def _noted_calls(inputs: set[UOp]) -> Iterator[dict[UOp, tuple[Call, int]]]:
     realize = Tensor.realize
 
     def realized(self: Tensor, *others: Tensor) -> Tensor:
-        known = [x for x in (self, *others) if inputs.isdisjoint(x.uop.toposort())]
+        known, depending = partition((self, *others), lambda x: inputs.isdisjoint(x.uop.toposort()))
+        if any(below_detaches(x.uop).op is Ops.ASSIGN for x in depending):
+            raise ValueError(STORES)
         if known:
             realize(known[0], *known[1:])
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -112,7 +112,9 @@ def _stepped(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
 def _reshaped(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     if _before_reshapes(node).shape == node.shape:
         return names[0]
-    return writer.add("Reshape", [names[0], writer.ints(node.shape)])
+    has_none = any(isinstance(n, int) and n == 0 for n in node.shape)
+    zero: dict[str, Any] = {"allowzero": 1} if has_none else {}  # which is else the operand's axis
+    return writer.add("Reshape", [names[0], writer.ints(node.shape)], **zero)
 
 
 PASSED_ON = frozenset({Ops.DETACH, Ops.CUSTOM_GRADIENT, Ops.LIVE_OUT})
@@ -159,8 +161,15 @@ def _same(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     return names[0]
 
 
+def _negative(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
+    """The standard negates what has a sign."""
+    if not node.dtype.is_unsigned:
+        return writer.add("Neg", names)
+    return writer.cast(writer.add("Neg", [writer.cast(names[0], dtypes.int64)]), node.dtype)
+
+
 NODES: dict[Ops, Write] = {
-    Ops.NEG: _plain("Neg"),
+    Ops.NEG: _negative,
     Ops.SQRT: _plain("Sqrt"),
     Ops.EXP2: lambda writer, node, names: writer.add("Pow", [_number(writer, node, 2.0), names[0]]),
     Ops.LOG2: lambda writer, node, names: writer.add(

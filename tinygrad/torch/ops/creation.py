@@ -109,6 +109,6 @@ enter_all({
 def random_leaky_relu(x: Tensor, noise: Tensor, lower: float = 0.125, upper: float = 1 / 3,
                       training: bool = False, **options: Any) -> tuple[Tensor, Tensor]:
     """Negative items times a slope, drawn for each of them (training) or the mean one; and the slopes."""
-    slope = rand(x.shape) * (upper - lower) + lower if training else x * 0 + (lower + upper) / 2
+    slope = rand(x.shape) * (upper - lower) + lower if training else x.full_like((lower + upper) / 2)
     factor = (x > 0).where(1, slope)
     return x * factor, factor if training else noise

@@ -1,9 +1,8 @@
 """Control flow: branches, loops and scans, unrolled while the graph is walked."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from tinygrad.nn.onnx.evaluate import Body
 from tinygrad.nn.onnx.ops.shapes import concatenated, moves
@@ -37,11 +36,10 @@ def Loop(M: int | None, cond: bool | None, *v_initial: Value, body: Body) -> tup
         step += 1
         if step % STEPS_TOGETHER == 0:
             _compute(state)
-    rows = list(zip(*collected, strict=True)) if collected else \
-        [()] * (len(body.graph.outputs) - 1 - len(v_initial))
-    names = list(body.graph.outputs)[1 + len(v_initial):]
-    return (*state, *(_stacked([body.items(v) for v in row], 0) if row else body.nothing(name)
-                      for name, row in zip(names, rows, strict=True)))
+    if not collected:
+        return (*state, *_nothing(body, 1 + len(state), lambda: body(
+            body.number(0), body.condition(True), *state)))
+    return (*state, *(_stacked([body.items(v) for v in row], 0) for row in zip(*collected, strict=True)))
 
 
 @op
@@ -87,15 +85,29 @@ def Scan_9(*initial_state_and_scan_inputs: Value, num_scan_inputs: int, body: Bo
         collected.append(given[count:])
         if (step + 1) % STEPS_TOGETHER == 0:
             _compute(state)
-    names = list(body.graph.outputs)[count:]
-    rows = list(zip(*collected, strict=True)) if collected else [()] * len(names)
-    out_axes, out_backward = scan_output_axes or (0,) * len(rows), scan_output_directions or (0,) * len(rows)
+    outputs = len(body.graph.outputs) - count
+    out_axes, out_backward = scan_output_axes or (0,) * outputs, scan_output_directions or (0,) * outputs
+    if not collected:
+        blank = [_item(moves(lambda data, axis=axis: data.pad_to(
+            *(1 if i == axis % len(data.shape) else n for i, n in enumerate(data.shape))))(x), axis, 0)
+            for x, axis in zip(scanned, axes, strict=True)]
+        nothing = _nothing(body, count, lambda: body(*state, *blank))
+        return (*state, *(moves(lambda x, to=axis: x.movedim(0, to))(body.items(v))
+                          for v, axis in zip(nothing, out_axes, strict=True)))
     results = []
-    for name, row, axis, back in zip(names, rows, out_axes, out_backward, strict=True):
+    for row, axis, back in zip(zip(*collected, strict=True), out_axes, out_backward, strict=True):
         parts = [body.items(v) for v in (reversed(row) if back else row)]
-        results.append(np.moveaxis(body.nothing(name), 0, axis) if not parts else _stacked(
-            parts, axis if axis >= 0 else axis + len(parts[0].shape) + 1))
+        results.append(_stacked(parts, axis if axis >= 0 else axis + len(parts[0].shape) + 1))
     return (*state, *results)
+
+
+def _nothing(body: Body, first: int, walk: Callable[[], list[Value]]) -> list[Value]:
+    """What is collected in no iteration, of the outputs from `first` on: of the types that the body says, or
+    else of what one iteration gives, none of which is computed."""
+    names = list(body.graph.outputs)[first:]
+    if all(body.says_type(name) for name in names):
+        return [body.nothing(name) for name in names]
+    return [moves(lambda x: x.unsqueeze(0)[:0])(body.items(v)) for v in walk()[first:]]
 
 
 def _item(x: Any, axis: int, step: int) -> Items:

@@ -119,7 +119,7 @@ def _group_norm(X: Tensor, gamma: Tensor, beta: Tensor, *, activation: int, grou
                 epsilon: float = 1e-5) -> Tensor:
     """gamma * (x - mean) / sqrt(variance + epsilon) + beta of each group of channels; with `activation`, that
     times its sigmoid."""
-    normal = X.cast(dtypes.float32).reshape(X.shape[0], groups, -1).layernorm(2, epsilon)
+    normal = X.cast(dtypes.float32).unflatten(1, (groups, -1)).flatten(2).layernorm(2, epsilon)
     each = (-1, *(1,) * (X.ndim - 2))
     made = normal.reshape(*X.shape) * gamma.reshape(*each) + beta.reshape(*each)
     return (made.silu() if activation else made).cast(X.dtype)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.helpers import prod
 from tinygrad.nn.onnx.ops.shapes import moves
 from tinygrad.nn.onnx.registry import op, ops
 from tinygrad.nn.onnx.values import Array, Items, Value
@@ -67,10 +68,10 @@ ops(Scatter=lambda data, indices, updates, *, axis=0: ScatterElements(data, indi
 def ScatterND(data: Tensor, indices: Tensor, updates: Tensor, *, reduction: str = "none") -> Tensor:
     depth = indices.shape[-1]
     sizes, rest = data.shape[:depth], data.shape[depth:]
-    items = int(np.prod(rest, dtype=np.int64))
-    flat = data.reshape(int(np.prod(sizes, dtype=np.int64)), items)
-    places = _flat_place(indices, sizes).reshape(-1, 1).expand(-1, items)
-    return _scattered(flat, 0, places, updates.reshape(-1, items), reduction).reshape(*data.shape)
+    items, slices = prod(rest), prod(indices.shape[:-1])
+    flat = data.reshape(prod(sizes), items)
+    places = _flat_place(indices, sizes).reshape(slices, 1).expand(slices, items)
+    return _scattered(flat, 0, places, updates.reshape(slices, items), reduction).reshape(*data.shape)
 
 
 @op

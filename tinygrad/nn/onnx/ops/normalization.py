@@ -72,7 +72,7 @@ def RMSNormalization(X: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float
 
 
 def _by_groups(X: Tensor, groups: int, epsilon: float) -> Tensor:
-    return X.reshape(X.shape[0], groups, -1).layernorm(-1, epsilon).reshape(*X.shape)
+    return X.unflatten(1, (groups, -1)).flatten(2).layernorm(-1, epsilon).reshape(*X.shape)
 
 
 @op
