@@ -180,6 +180,7 @@ WINDOWS = [
     move("diagonal", lambda x: x.diagonal(), cases=(*CUBES, *MATRICES[:2])),
     move("diagonal offset", lambda x: x.diagonal(1, -1, 0), cases=CUBES),
     move("diagonal below", lambda x: x.diagonal(-2), cases=MATRICES),
+    *(move(f"diag {k}", lambda x, k=k: x.diag(k), cases=(*VECTORS, *MATRICES[:1])) for k in (2, -1)),
     move("diag", lambda x: x.diag(), cases=(*VECTORS, *MATRICES[:1], case((0,)))),
     move("tril", lambda x: x.tril(), cases=CUBES),
     move("tril above", lambda x: x.tril(1), cases=MATRICES),

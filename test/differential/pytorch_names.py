@@ -122,6 +122,9 @@ ALONG_AXES = [
     *(one("median", axis, keep, label=f"along {axis}", kinds=BOTH, values=distinct, result=(same, position))
       for axis, keep in ((0, False), (-1, True))),
     one("median", 1, label="of NaN", cases=(NANS,), result=(same, position), gradient=False),
+    Row("diff between others", lambda x, a, b: x.diff(dim=0, prepend=a, append=b),
+        lambda x, a, b: x.diff(dim=0, prepend=a, append=b), dtypes=FLOAT, ulps=2,
+        cases=(case((4, 5), (1, 5), (2, 5)),)),
     one("diff", kinds=BOTH, ulps=2), one("diff", 3, 0, label="of differences", ulps=4),
     one("trace", kinds=FLOAT, ulps=4),
 ]

@@ -297,6 +297,11 @@ RUNNING = [
         values=whole,
         result=summed,
     ),
+    *(Row(f"{name} as {kind}", lambda x, name=name, kind=kind: getattr(x, name)(0, dtype=kind),
+          lambda x, name=name, kind=kind: getattr(x, name)(0, dtype=getattr(torch, kind)),
+          dtypes=FEW, cases=UNARY[:1], values=within_one, result=lambda _, kind=kind: getattr(dtypes, kind),
+          gradient=False, ulps=8)
+      for name in ("cumsum", "cumprod") for kind in ("float64", "int16")),
     Row(
         "cumprod",
         **method("cumprod", 1),

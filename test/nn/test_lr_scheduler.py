@@ -31,6 +31,12 @@ def theirs(rate: float) -> Any:
     ("ConstantLR", {"factor": 0.5, "total_iters": 4}), ("PolynomialLR", {"total_iters": 7, "power": 2.0}),
     ("CosineAnnealingLR", {"T_max": 5, "eta_min": 0.01}), ("LambdaLR", {"lr_lambda": lambda t: 1 / (1 + t)}),
     ("CosineAnnealingWarmRestarts", {"T_0": 3, "T_mult": 2}), ("CosineAnnealingWarmRestarts", {"T_0": 4}),
+    ("OneCycleLR", {"max_lr": 0.5, "total_steps": 14, "cycle_momentum": False}),
+    ("OneCycleLR", {"max_lr": 0.5, "epochs": 4, "steps_per_epoch": 5, "pct_start": 0.4, "div_factor": 10,
+                    "anneal_strategy": "linear", "cycle_momentum": False}),
+    ("OneCycleLR", {"max_lr": 2.0, "total_steps": 15, "three_phase": True, "final_div_factor": 100,
+                    "cycle_momentum": False}),
+    ("OneCycleLR", {"max_lr": 2.0, "total_steps": 15, "pct_start": 0.0, "cycle_momentum": False}),
 ])
 def test_rates_are_pytorchs(name: str, options: dict[str, Any]) -> None:
     first, second = ours(0.1), theirs(0.1)
@@ -67,6 +73,20 @@ def test_rates_one_after_the_other_are_pytorchs() -> None:
     for _, rates in states[4:]:
         assert resumed.get_last_lr() == rates
         resumed.step()
+
+
+def test_a_cycle_of_rates_has_so_many_steps() -> None:
+    scheduler = lr_scheduler.OneCycleLR(ours(0.1), 1.0, 2)
+    scheduler.step()
+    scheduler.step()
+    with pytest.raises(ValueError, match="this schedule has 2 steps"):
+        scheduler.step()
+    for options, words in (({}, "total_steps, or epochs"),
+                           ({"total_steps": 3, "pct_start": 2}, "from 0 to 1"),
+                           ({"total_steps": 3, "cycle_momentum": True}, "the rate alone"),
+                           ({"total_steps": 3, "anneal_strategy": "log"}, "cos")):
+        with pytest.raises(ValueError, match=words):
+            lr_scheduler.OneCycleLR(ours(0.1), 1.0, **options)  # type: ignore[arg-type]
 
 
 def test_a_sequence_needs_a_milestone_between_each_two() -> None:

@@ -260,6 +260,11 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor]], optim.Optimizer]] = {
     "LARS": lambda ps: optim.LARS(ps, 0.1),
     "AdamW": lambda ps: optim.AdamW(ps, 0.1, weight_decay=0.1),
     "LAMB": lambda ps: optim.LAMB(ps, 0.1, weight_decay=0.1),
+    "AMSGrad": lambda ps: optim.Adam(ps, 0.1, amsgrad=True),
+    "Adadelta": lambda ps: optim.Adadelta(ps),
+    "Adamax": lambda ps: optim.Adamax(ps, 0.1),
+    "NAdam": lambda ps: optim.NAdam(ps, 0.1, momentum_decay=0.1),
+    "RAdam": lambda ps: optim.RAdam(ps, 0.1, (0.8, 0.9)),
     "group": lambda ps: optim.OptimizerGroup(optim.Adam(ps[:1], 0.1), optim.Adam(ps[1:], 0.1)),
 }
 
@@ -333,14 +338,24 @@ def test_optimizers_refuse() -> None:
     ("RMSprop", {}), ("RMSprop", {"lr": 0.02, "alpha": 0.9, "weight_decay": 0.1}),
     ("RMSprop", {"momentum": 0.9, "centered": True}),
     ("Adagrad", {}), ("Adagrad", {"lr": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.5}),
+    ("Adam", {"lr": 0.1, "betas": (0.5, 0.6), "amsgrad": True}), ("AdamW", {"lr": 0.1, "amsgrad": True}),
+    ("Adadelta", {}), ("Adadelta", {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.1}),
+    ("Adamax", {}), ("Adamax", {"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0.1}),
+    ("NAdam", {}), ("NAdam", {"lr": 0.1, "betas": (0.8, 0.9), "momentum_decay": 0.1, "weight_decay": 0.1}),
+    ("NAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("RAdam", {}), ("RAdam", {"lr": 0.1, "betas": (0.8, 0.9), "eps": 0.1, "weight_decay": 0.1}),
+    ("RAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
 ])
-def test_optimizers_with_pytorchs_arguments_take_its_steps(name: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("steps", [1, STEPS, 12])
+def test_optimizers_with_pytorchs_arguments_take_its_steps(name: str, options: dict[str, Any], steps: int
+                                                           ) -> None:
     torch: Any = pytest.importorskip("torch", reason="compares with PyTorch")
     params = [torch.tensor(p.astype(np.float64), requires_grad=True) for p in start()]
     optimizer = getattr(torch.optim, name)(params, **options)
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimizer.zero_grad()
         for p, t in zip(params, targets(), strict=True):
             ((p - torch.tensor(t)).square() * p).sum().backward()
         optimizer.step()
-    same(run(lambda own: getattr(optim, name)(own, **options)), [p.detach().numpy() for p in params])
+    found = run(lambda own: getattr(optim, name)(own, **options), steps)
+    same(found, [p.detach().numpy() for p in params])

@@ -410,19 +410,22 @@ def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ten
     return moved(self, square.reshape((*lead, size * size)).stride((*(1 for _ in lead), size + 1)))
 
 
-def diag(self: Tensor) -> Tensor:
-    """The square matrix with this vector on its diagonal, or the diagonal of this matrix.
+def diag(self: Tensor, diagonal: int = 0) -> Tensor:
+    """The square matrix with this vector on a diagonal, or that diagonal of this matrix: the main one, or so
+    many places right of it, or left where negative.
 
     >>> Tensor([1, 2]).diag().tolist()
     [[1, 0], [0, 2]]
     """
     if self.ndim == 2:
-        return diagonal(self)
+        return self.diagonal(diagonal)
     if self.ndim != 1:
         raise ValueError(f"diag takes a vector or a matrix, got shape {self.shape}")
     size = self.shape[0]
     spaced = self.uop.reshape((size, 1)).pad(((0, 0), (0, size))).reshape((size * (size + 1),))
-    return moved(self, spaced.shrink(((0, size * size),)).reshape((size, size)))
+    square = spaced.shrink(((0, size * size),)).reshape((size, size))
+    right, left = max(diagonal, 0), max(-diagonal, 0)
+    return moved(self, square.pad(((left, right), (right, left))) if diagonal else square)
 
 
 def _triangle(self: Tensor, diagonal: int, upper: bool) -> Tensor:

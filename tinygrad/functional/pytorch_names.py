@@ -230,9 +230,12 @@ def median(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     return found if keepdim else tuple(x.squeeze(axis) for x in found)
 
 
-def diff(self: Tensor, n: int = 1, dim: int = -1) -> Tensor:
-    """Each item less the one before along an axis, n times."""
-    found = self
+def diff(self: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None,
+         append: Tensor | None = None) -> Tensor:
+    """Each item less the one before along an axis, n times: of `prepend`, what this is, and `append`, which
+    differ in the size of that axis alone."""
+    parts = [part for part in (prepend, self, append) if part is not None]
+    found = parts[0].cat(*parts[1:], dim=dim) if len(parts) > 1 else self
     for _ in range(n):
         axis, size = axis_and_size("diff", found, dim)
         earlier, later = (narrow(found, axis, first, max(size - 1, 0)) for first in (0, min(1, size)))

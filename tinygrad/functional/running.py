@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tinygrad.device import Device
-from tinygrad.dtype import DType, dtypes, least_upper_float, promote, sum_dtype
+from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, sum_dtype, to_dtype
 from tinygrad.functional.elementwise import order_reversed
 from tinygrad.functional.indexing import gather
 from tinygrad.functional.mathematics import log_node
@@ -173,27 +173,31 @@ def _fold_with(op: Ops) -> Fold:
     return lambda x: x.reduce(op, (len(x.shape) - 1,))
 
 
-def cumsum(self: Tensor, axis: int = 0) -> Tensor:
+def _running(name: str, self: Tensor, axis: int, dtype: DTypeLike | None, op: Ops, identity: float) -> Tensor:
+    """The reduction of items 0 to i along an axis, in the dtype that a sum has, or in `dtype`."""
+    kind = sum_dtype(self.dtype) if dtype is None else to_dtype(dtype)
+    wide = promote(kind, dtypes.float32) if kind.is_float else kind
+    return _cumulative(name, self, axis, wide, lambda x: _scan_by(op, x, identity)).cast(kind)
+
+
+def cumsum(self: Tensor, axis: int = 0, dtype: DTypeLike | None = None) -> Tensor:
     """The running sum: item i is the sum of items 0 to i along the axis. The shape is that of the tensor, the
-    dtype that of its sum.
+    dtype that of its sum, or `dtype`.
 
     >>> Tensor([1, 2, 3]).cumsum().tolist()
     [1, 3, 6]
     """
-    kind = sum_dtype(self.dtype)
-    wide = promote(kind, dtypes.float32) if kind.is_float else kind
-    return _cumulative("cumsum", self, axis, wide, lambda x: _scan_by(Ops.ADD, x, 0)).cast(kind)
+    return _running("cumsum", self, axis, dtype, Ops.ADD, 0)
 
 
-def cumprod(self: Tensor, axis: int) -> Tensor:
-    """The running product: item i is the product of items 0 to i along the axis, in the dtype that a sum has.
+def cumprod(self: Tensor, axis: int, dtype: DTypeLike | None = None) -> Tensor:
+    """The running product: item i is the product of items 0 to i along the axis, in the dtype that a sum has,
+    or in `dtype`.
 
     >>> Tensor([1, 2, 3]).cumprod(0).tolist()
     [1, 2, 6]
     """
-    kind = sum_dtype(self.dtype)
-    wide = promote(kind, dtypes.float32) if kind.is_float else kind
-    return _cumulative("cumprod", self, axis, wide, lambda x: _scan_by(Ops.MUL, x, 1)).cast(kind)
+    return _running("cumprod", self, axis, dtype, Ops.MUL, 1)
 
 
 def cummax(self: Tensor, axis: int = 0) -> tuple[Tensor, Tensor]:

@@ -198,6 +198,47 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         return self.eta_min + (self.base_lr - self.eta_min) * (1 + math.cos(math.pi * t / length)) / 2
 
 
+class OneCycleLR(LRScheduler):
+    """Up from max_lr / div_factor to `max_lr` in the first `pct_start` of the steps, then down to that first
+    rate / final_div_factor (Smith and Topin, 2018), along cosines, or lines with anneal_strategy="linear".
+    With `three_phase` it comes down as it went up, and goes on from there. Takes `total_steps`, or `epochs`
+    and `steps_per_epoch`. The momentum stays (`cycle_momentum`), for no optimizer here can change it.
+    """
+
+    def __init__(self, optimizer: Optimizer, max_lr: float, total_steps: int | None = None,
+                 epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
+                 anneal_strategy: str = "cos", cycle_momentum: bool = False, *, div_factor: float = 25.0,
+                 final_div_factor: float = 1e4, three_phase: bool = False, last_epoch: int = -1) -> None:
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise ValueError("OneCycleLR takes total_steps, or epochs and steps_per_epoch")
+            total_steps = epochs * steps_per_epoch
+        _refuse_no_steps(total_steps=total_steps)
+        if not 0 <= pct_start <= 1:
+            raise ValueError(f"OneCycleLR takes pct_start from 0 to 1, got {pct_start}")
+        if anneal_strategy not in ("cos", "linear"):
+            raise ValueError(f'OneCycleLR takes anneal_strategy="cos" or "linear", got {anneal_strategy!r}')
+        if cycle_momentum:
+            raise ValueError("OneCycleLR changes the rate alone: no optimizer changes its momentum between "
+                             "steps; leave cycle_momentum away")
+        self.total_steps = total_steps
+        self.is_cosine = anneal_strategy == "cos"
+        first = max_lr / div_factor
+        last, top = first / final_div_factor, pct_start * total_steps - 1
+        turns = [(top, max_lr), (2 * top, first)] if three_phase else [(top, max_lr)]
+        self.turns = [(0.0, first), *turns, (total_steps - 1.0, last)]
+        """(step, rate) where the rate turns"""
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, t: int) -> float:
+        if t > self.total_steps:
+            raise ValueError(f"this schedule has {self.total_steps} steps, and was asked for one more")
+        after = next((i for i, (step, _) in enumerate(self.turns) if i and t <= step), len(self.turns) - 1)
+        (begin, old), (end, new) = self.turns[after - 1:after + 1]
+        share = (t - begin) / (end - begin) if end != begin else 1.0
+        return new + (old - new) * ((1 + math.cos(math.pi * share)) / 2 if self.is_cosine else 1 - share)
+
+
 class SequentialLR:
     """The schedulers one after the other, each from its first step on, the next from each milestone on: a
     warm-up and then a cosine. They are made before, of the same optimizer; its rate goes back to the first's.

@@ -107,10 +107,23 @@ class Optimizer:
         """The parameter's value in the type that updates are computed in."""
         return p.detach().cast(promote(p.dtype, dtypes.float32))
 
+    def _advance(self, numbers: Tensor, after: Tensor, grads: Collection[int]) -> None:
+        """Numbers, one for each parameter, become others for those with gradients. Updates compute theirs
+        from the old one, an item of memory like any other: so those of equal shapes are one kernel."""
+        if len(grads) < len(self.params):
+            has_gradient = Tensor([i in grads for i in range(len(self.params))], device=self.device)
+            after = has_gradient.where(after, numbers)
+        numbers.assign(after)
+
 
 def _refuse_negative(rate: float) -> None:
     if rate < 0:
         raise ValueError(f"an optimizer takes a learning rate >= 0, got {rate}")
+
+
+def _refuse_averages(b1: float, b2: float) -> None:
+    if not (0 <= b1 < 1 and 0 <= b2 < 1):
+        raise ValueError(f"b1 and b2 are from 0 to below 1, got {b1} and {b2}")
 
 
 class OptimizerGroup(Optimizer):
@@ -259,15 +272,16 @@ class LAMB(Optimizer):
 
     m = b1 * m + (1 - b1) * g; v = b2 * v + (1 - b2) * g^2; u = m' / (sqrt(v') + eps) + weight_decay * p, with
     the bias-corrected m' = m / (1 - b1^t) and v' = v / (1 - b2^t); p -= lr * |p|/|u| * u. With `adam=True`, p
-    -= lr * u: AdamW. `gradient_decay` times p is added to the gradient.
+    -= lr * u: AdamW. `gradient_decay` times p is added to the gradient; with `amsgrad` the largest v so far
+    takes its place (Reddi, Kale and Kumar, 2018).
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
                  eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False,
-                 device: str | None = None, fused: bool = False, *, gradient_decay: float = 0.0) -> None:
+                 device: str | None = None, fused: bool = False, *, gradient_decay: float = 0.0,
+                 amsgrad: bool = False) -> None:
         super().__init__(params, lr, device, fused)
-        if not (0 <= b1 < 1 and 0 <= b2 < 1):
-            raise ValueError(f"b1 and b2 are from 0 to below 1, got {b1} and {b2}")
+        _refuse_averages(b1, b2)
         self.b1 = b1
         self.b2 = b2
         self.eps = eps
@@ -280,6 +294,7 @@ class LAMB(Optimizer):
         self.correction2 = self._numbers([0.0] * len(self.params))
         self.m = self._state()
         self.v = self._state()
+        self.largest = self._state() if amsgrad else []
 
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
         for i, g in grads.items():
@@ -289,22 +304,15 @@ class LAMB(Optimizer):
             m.assign(_averaged(m, g, self.b1))
             v.assign(_averaged(v, g * g, self.b2))
             correction1, correction2 = self._at(self.correction1, p)[i], self._at(self.correction2, p)[i]
+            if self.largest:
+                v = self.largest[i].assign(self.largest[i].maximum(v))
             value = _adapted(self._wide(p), m, v, _averaged(correction1, 1.0, self.b1),
                              _averaged(correction2, 1.0, self.b2), self._at(self.lr, p), self.eps,
                              self.weight_decay, self.adam)
             p.assign(value.cast(p.dtype))
-        self._advance(self.correction1, self.b1, grads)
-        self._advance(self.correction2, self.b2, grads)
-        return [self.correction1, self.correction2, *self.m, *self.v]
-
-    def _advance(self, correction: Tensor, b: float, grads: Collection[int]) -> None:
-        """From 1 - b^t to 1 - b^(t + 1), for the parameters with gradients. Updates compute it from the old
-        value, an item of memory like any other: so those of equal shapes are one kernel."""
-        after = _averaged(correction, 1.0, b)
-        if len(grads) < len(self.params):
-            has_gradient = Tensor([i in grads for i in range(len(self.params))], device=self.device)
-            after = has_gradient.where(after, correction)
-        correction.assign(after)
+        for correction, b in ((self.correction1, self.b1), (self.correction2, self.b2)):
+            self._advance(correction, _averaged(correction, 1.0, b), grads)
+        return [self.correction1, self.correction2, *self.m, *self.v, *self.largest]
 
 
 @memoised
@@ -332,19 +340,21 @@ Betas = tuple[float, float] | None
 
 def Adam(params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
          eps: float = 1e-8, device: str | None = None, fused: bool = False, *, betas: Betas = None,
-         weight_decay: float = 0.0) -> LAMB:
+         weight_decay: float = 0.0, amsgrad: bool = False) -> LAMB:
     """Adam (Kingma and Ba, 2014), as PyTorch's: p -= lr * m' / (sqrt(v') + eps), bias-corrected. `betas` is
-    b1 and b2, as PyTorch has them; `weight_decay` times p is added to the gradient."""
+    b1 and b2, as PyTorch has them; `weight_decay` times p is added to the gradient; with `amsgrad` the
+    largest v so far takes its place."""
     b1, b2 = betas or (b1, b2)
-    return LAMB(params, lr, b1, b2, eps, 0.0, True, device, fused, gradient_decay=weight_decay)
+    return LAMB(params, lr, b1, b2, eps, 0.0, True, device, fused, gradient_decay=weight_decay,
+                amsgrad=amsgrad)
 
 
 def AdamW(params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
           eps: float = 1e-8, weight_decay: float = 0.01, device: str | None = None,
-          fused: bool = False, *, betas: Betas = None) -> LAMB:
+          fused: bool = False, *, betas: Betas = None, amsgrad: bool = False) -> LAMB:
     """Adam with weight decay apart from the gradient (Loshchilov and Hutter, 2017), as PyTorch's AdamW."""
     b1, b2 = betas or (b1, b2)
-    return LAMB(params, lr, b1, b2, eps, weight_decay, True, device, fused)
+    return LAMB(params, lr, b1, b2, eps, weight_decay, True, device, fused, amsgrad=amsgrad)
 
 
 class RMSprop(Optimizer):
@@ -404,3 +414,160 @@ class Adagrad(Optimizer):
             v = self.v[i].assign(self.v[i] + g * g)
             p.assign((value - self._at(self.lr, p) * g / (v.sqrt() + self.eps)).cast(p.dtype))
         return self.v
+
+
+class Adadelta(Optimizer):
+    """v = rho * v + (1 - rho) * g^2; d = g * sqrt(u + eps) / sqrt(v + eps); u = rho * u + (1 - rho) * d^2; p
+    -= lr * d (Zeiler, 2012), as PyTorch's. `weight_decay` times p is added to g."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6,
+                 weight_decay: float = 0.0, device: str | None = None, fused: bool = False) -> None:
+        super().__init__(params, lr, device, fused)
+        _refuse_averages(rho, rho)
+        self.rho = rho
+        self.eps = eps
+        self.weight_decay = weight_decay
+        self.v = self._state()
+        self.u = self._state()
+
+    def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
+        for i, g in grads.items():
+            p, u = self.params[i], self.u[i]
+            value = self._wide(p)
+            if self.weight_decay:
+                g = g + self.weight_decay * value
+            v = self.v[i].assign(_averaged(self.v[i], g * g, self.rho))
+            update = g * ((u + self.eps).sqrt() / (v + self.eps).sqrt())
+            p.assign((value - self._at(self.lr, p) * update).cast(p.dtype))
+            u.assign(_averaged(u, update * update, self.rho))
+        return [*self.v, *self.u]
+
+
+class _Adaptive(Optimizer):
+    """m = b1 * m + (1 - b1) * g, and what a parameter is changed by for it. `weight_decay` times p is added
+    to g; `decoupled_weight_decay`: p shrinks by 1 - lr * weight_decay instead."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float, betas: tuple[float, float], eps: float,
+                 weight_decay: float, decoupled_weight_decay: bool, device: str | None, fused: bool) -> None:
+        super().__init__(params, lr, device, fused)
+        _refuse_averages(*betas)
+        self.b1, self.b2 = betas
+        self.eps = eps
+        self.weight_decay = weight_decay
+        self.is_decoupled = decoupled_weight_decay
+        self.steps = self._numbers([0.0] * len(self.params))
+        self.corrections = [self._numbers([0.0] * len(self.params)) for _ in betas]
+        """1 - b1^t and 1 - b2^t, as in `LAMB`"""
+        self.m = self._state()
+        self.v = self._state()
+
+    def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
+        for i, g in grads.items():
+            p, rate = self.params[i], self._at(self.lr, self.params[i])
+            value = self._wide(p)
+            if self.weight_decay and self.is_decoupled:
+                value = value * (1 - rate * self.weight_decay)
+            elif self.weight_decay:
+                g = g + self.weight_decay * value
+            self.m[i].assign(_averaged(self.m[i], g, self.b1))
+            c1, c2 = (self._at(self._corrected(n), p)[i] for n in (0, 1))
+            p.assign((value - rate * self._update(i, g, c1, c2)).cast(p.dtype))
+        others = self._numbers_advanced(grads)
+        after = [self._corrected(0), self._corrected(1)]
+        for correction, new in zip(self.corrections, after, strict=True):
+            self._advance(correction, new, grads)
+        self._advance(self.steps, self.steps + 1, grads)
+        return [self.steps, *self.corrections, *others, *self.m, *self.v]
+
+    def _corrected(self, n: int) -> Tensor:
+        """The corrections of this step, by b1 or b2."""
+        return _averaged(self.corrections[n], 1.0, (self.b1, self.b2)[n])
+
+    def _update(self, i: int, g: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
+        """What lr times is taken from a parameter in this step, with its corrections; `m` has its gradient by
+        now, `v` is to be given it."""
+        raise NotImplementedError
+
+    def _numbers_advanced(self, grads: Collection[int]) -> list[Tensor]:
+        """Other numbers that change from step to step, advanced."""
+        return []
+
+    def _squares(self, i: int, g: Tensor) -> Tensor:
+        """v = b2 * v + (1 - b2) * g^2."""
+        return self.v[i].assign(_averaged(self.v[i], g * g, self.b2))
+
+
+class Adamax(_Adaptive):
+    """m = b1 * m + (1 - b1) * g; v = max(b2 * v, |g| + eps); p -= lr / (1 - b1^t) * m / v (Kingma and Ba,
+    2014, section 7.1), as PyTorch's. `weight_decay` times p is added to g."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float = 0.002, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0.0, device: str | None = None,
+                 fused: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, False, device, fused)
+
+    def _update(self, i: int, g: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
+        v = self.v[i].assign((self.b2 * self.v[i]).maximum(g.abs() + self.eps))
+        return self.m[i] / c1 / v
+
+
+class NAdam(_Adaptive):
+    """Adam with Nesterov's momentum (Dozat, 2016), as PyTorch's. With n(t) = b1 * (1 - 0.96^(t *
+    momentum_decay) / 2), N the product of n(1) to n(t), and v' = v / (1 - b2^t): p -= lr * ((1 - n(t)) / (1 -
+    N) * g + n(t + 1) / (1 - N n(t + 1)) * m) / (sqrt(v') + eps). `weight_decay` times p is added to g;
+    `decoupled_weight_decay`: p shrinks by 1 - lr * weight_decay instead."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float = 0.002, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0.0, momentum_decay: float = 0.004,
+                 decoupled_weight_decay: bool = False, device: str | None = None,
+                 fused: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, decoupled_weight_decay, device, fused)
+        self.momentum_decay = momentum_decay
+        self.products = self._numbers([1.0] * len(self.params))
+
+    def _momentum(self, step: Tensor) -> Tensor:
+        """n(t)."""
+        return self.b1 * (1 - 0.5 * 0.96 ** (step * self.momentum_decay))
+
+    def _update(self, i: int, g: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
+        step = self._at(self.steps, self.params[i])[i] + 1
+        now, after = self._momentum(step), self._momentum(step + 1)
+        product = self._at(self.products, self.params[i])[i] * now
+        ahead = (1 - now) / (1 - product) * g + after / (1 - product * after) * self.m[i]
+        return ahead / ((self._squares(i, g) / c2).sqrt() + self.eps)
+
+    def _numbers_advanced(self, grads: Collection[int]) -> list[Tensor]:
+        self._advance(self.products, self.products * self._momentum(self.steps + 1), grads)
+        return [self.products]
+
+
+class RAdam(_Adaptive):
+    """Adam whose first steps, where few gradients say how these vary, are momentum alone (Liu and others,
+    2020), as PyTorch's. With R = 2 / (1 - b2) - 1 and r = R - 2 t b2^t / (1 - b2^t): p -= lr * m' * sqrt((r -
+    4) (r - 2) R / ((R - 4) (R - 2) r)) * sqrt(1 - b2^t) / (sqrt(v) + eps) from r > 5 on, before that lr * m'.
+    `weight_decay` times p is added to g; `decoupled_weight_decay`: p shrinks by 1 - lr * weight_decay
+    instead."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float = 0.001, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0.0, decoupled_weight_decay: bool = False,
+                 device: str | None = None, fused: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, decoupled_weight_decay, device, fused)
+        self.sums = self._numbers([0.0] * len(self.params))
+        """1 + 3 b2 + 5 b2^2 + ..., of t terms: r is that over (1 - b2^t) / (1 - b2), where its formula would
+        leave float32 three digits"""
+
+    def _summed(self) -> Tensor:
+        """These sums, with the term of this step."""
+        return self.sums + (2 * self.steps + 1) * (1 - self.corrections[1])
+
+    def _update(self, i: int, g: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
+        most = 2 / (1 - self.b2) - 1
+        known = self._at(self._summed(), self.params[i])[i] * (1 - self.b2) / c2
+        is_known = known > 5
+        ratio = (known - 4) * (known - 2) * most / ((most - 4) * (most - 2) * known)
+        scale = (is_known.where(ratio, 0) * c2).sqrt() / (self._squares(i, g).sqrt() + self.eps)
+        return self.m[i] / c1 * is_known.where(scale, 1)
+
+    def _numbers_advanced(self, grads: Collection[int]) -> list[Tensor]:
+        self._advance(self.sums, self._summed(), grads)
+        return [self.sums]

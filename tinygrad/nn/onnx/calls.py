@@ -255,7 +255,7 @@ def _best(op: str) -> Entry:
     return entry
 
 
-def _running_sum(result: Tensor, self: Tensor, axis: int) -> Call | None:
+def _running_sum(result: Tensor, self: Tensor, axis: int, dtype: Any) -> Call | None:
     if result.dtype is not self.dtype or self.dtype.itemsize < 4 or not self.ndim:
         return None
     return Call((self.uop,), lambda writer, names: writer.add(
