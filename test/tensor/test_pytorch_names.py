@@ -146,7 +146,7 @@ def test_overwriting_as_pytorch_names_it() -> None:
     lambda x: x.unfold(dimension=1, size=2, step=1),
     lambda x: x.to("cpu", non_blocking=True), lambda x: x.nonzero(as_tuple=True)[1],
     lambda x: x[x.nonzero(as_tuple=True)], lambda x: x.nonzero(as_tuple=False), lambda x: x.bernoulli(1.0),
-    lambda x: x.new_empty(2, 3) * 0, lambda x: x.scatter(dim=0, index=x.long() * 0, value=3.0),
+    lambda x: x.new_empty(2, 3).fill_(2.0), lambda x: x.scatter(dim=0, index=x.long() * 0, value=3.0),
 ])
 def test_arguments_have_pytorchs_names_too(call: Callable[[Any], Any]) -> None:
     torch = pytest.importorskip("torch", reason="compares with PyTorch")

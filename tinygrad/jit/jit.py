@@ -408,12 +408,20 @@ class Tracer:
     def give_back_inputs(self) -> None:
         """Make tensors that the function kept stand for, or depend on, the caller's memory in place of the
         stand-ins, which lose it."""
-        changes = self.callers_memory()
-        for tensor in live_tensors():
-            nodes = tensor.uop.toposort(stop=lambda n: n in changes or n.realized_view is not None)
-            computed = {n: v.substitute(changes) for n in nodes if (v := n.realized_view) is not None}
-            if any(n in changes for n in nodes) or any(v is not n.realized_view for n, v in computed.items()):
-                tensor.substitute({**computed, **changes})
+        tensors, callers = live_tensors(), self.callers_memory()
+        changes = dict(callers)
+        for node in [*UOp.sink([t.uop for t in tensors]).toposort()][:-1]:
+            depends = node not in callers and not changes.keys().isdisjoint(node.src)
+            new = node.with_sources(tuple([changes.get(s, s) for s in node.src])) if depends else node
+            if (view := node.realized_view) is not None and node not in callers:
+                own = view.substitute(callers)
+                if new is not node or own is not view:
+                    new.set_realized_view(own)
+            if depends:
+                changes[node] = new
+        for tensor in tensors:
+            if tensor.uop in changes:
+                tensor.substitute(changes)
         for node in self.stand_ins.values():
             for memory in node.memories:
                 memory.set_buffer(None)
