@@ -346,7 +346,7 @@ def test_optimizers_refuse() -> None:
     ("RAdam", {}), ("RAdam", {"lr": 0.1, "betas": (0.8, 0.9), "eps": 0.1, "weight_decay": 0.1}),
     ("RAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
 ])
-@pytest.mark.parametrize("steps", [1, STEPS, 12])
+@pytest.mark.parametrize("steps", [1, 12])
 def test_optimizers_with_pytorchs_arguments_take_its_steps(name: str, options: dict[str, Any], steps: int
                                                            ) -> None:
     torch: Any = pytest.importorskip("torch", reason="compares with PyTorch")
