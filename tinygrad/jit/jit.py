@@ -381,11 +381,11 @@ class Tracer:
                 owners.update(dict.fromkeys(view.base.storage.parts, tensor._aliased or tensor))
         for tensor in returned:
             view, is_lazy = values_view(tensor._shown), not tensor._is_in_memory
-            is_outside = self.captured_state.reference(tensor) is not None
-            if view is None or is_outside or (tensor.uop.op in Family.VIEW and not is_lazy):
+            is_view = tensor.uop.op in Family.VIEW
+            if view is None or id(tensor) not in own or (is_view and not is_lazy):
                 continue
             storage, owner = view.base.storage, tensor._aliased or tensor
-            is_made, is_view = all(map(capture.made_inside, view.base.memories)), tensor.uop.op in Family.VIEW
+            is_made = all(map(capture.made_inside, view.base.memories))
             is_own = not is_lazy or (storage.belongs_to(owner) if is_made else is_view)
             if not is_own or any(owners.get(part, owner) is not owner for part in storage.parts):
                 memory = Tensor.of(view).empty_like(requires_grad=False).uop
@@ -408,8 +408,8 @@ class Tracer:
     def give_back_inputs(self) -> None:
         """Make tensors that the function kept stand for, or depend on, the caller's memory in place of the
         stand-ins, which lose it."""
-        tensors, callers = live_tensors(), self.callers_memory()
-        changes = dict(callers)
+        callers = self.callers_memory()
+        tensors, changes = live_tensors() if callers else [], dict(callers)
         for node in [*UOp.sink([t.uop for t in tensors]).toposort()][:-1]:
             depends = node not in callers and not changes.keys().isdisjoint(node.src)
             new = node.with_sources(tuple([changes.get(s, s) for s in node.src])) if depends else node

@@ -8,6 +8,7 @@ in float32 at least.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Collection, Iterable
 
 from tinygrad.dtype import dtypes, promote
@@ -456,8 +457,6 @@ class _Adaptive(Optimizer):
         self.weight_decay = weight_decay
         self.is_decoupled = decoupled_weight_decay
         self.steps = self._numbers([0.0] * len(self.params))
-        self.corrections = [self._numbers([0.0] * len(self.params)) for _ in betas]
-        """1 - b1^t and 1 - b2^t, as in `LAMB`"""
         self.m = self._state()
         self.v = self._state()
 
@@ -470,23 +469,21 @@ class _Adaptive(Optimizer):
             elif self.weight_decay:
                 g = g + self.weight_decay * value
             self.m[i].assign(_averaged(self.m[i], g, self.b1))
-            c1, c2 = (self._at(self._corrected(n), p)[i] for n in (0, 1))
-            p.assign((value - rate * self._update(i, g, c1, c2)).cast(p.dtype))
+            step = self._at(self.steps, p)[i] + 1
+            p.assign((value - rate * self._update(i, g, step)).cast(p.dtype))
         others = self._numbers_advanced(grads)
-        after = [self._corrected(0), self._corrected(1)]
-        for correction, new in zip(self.corrections, after, strict=True):
-            self._advance(correction, new, grads)
         self._advance(self.steps, self.steps + 1, grads)
-        return [self.steps, *self.corrections, *others, *self.m, *self.v]
+        return [self.steps, *others, *self.m, *self.v]
 
-    def _corrected(self, n: int) -> Tensor:
-        """The corrections of this step, by b1 or b2."""
-        return _averaged(self.corrections[n], 1.0, (self.b1, self.b2)[n])
-
-    def _update(self, i: int, g: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
-        """What lr times is taken from a parameter in this step, with its corrections; `m` has its gradient by
+    def _update(self, i: int, g: Tensor, step: Tensor) -> Tensor:
+        """What lr times is taken from a parameter in this step, its first being 1; `m` has its gradient by
         now, `v` is to be given it."""
         raise NotImplementedError
+
+    @staticmethod
+    def _correction(b: float, step: Tensor) -> Tensor:
+        """1 - b^t, with all its digits for b next to 1."""
+        return -(step * (math.log(b) if b else -math.inf)).expm1()
 
     def _numbers_advanced(self, grads: Collection[int]) -> list[Tensor]:
         """Other numbers that change from step to step, advanced."""
@@ -506,9 +503,9 @@ class Adamax(_Adaptive):
                  fused: bool = False) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, False, device, fused)
 
-    def _update(self, i: int, g: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
+    def _update(self, i: int, g: Tensor, step: Tensor) -> Tensor:
         v = self.v[i].assign((self.b2 * self.v[i]).maximum(g.abs() + self.eps))
-        return self.m[i] / c1 / v
+        return self.m[i] / self._correction(self.b1, step) / v
 
 
 class NAdam(_Adaptive):
@@ -529,12 +526,11 @@ class NAdam(_Adaptive):
         """n(t)."""
         return self.b1 * (1 - 0.5 * 0.96 ** (step * self.momentum_decay))
 
-    def _update(self, i: int, g: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
-        step = self._at(self.steps, self.params[i])[i] + 1
+    def _update(self, i: int, g: Tensor, step: Tensor) -> Tensor:
         now, after = self._momentum(step), self._momentum(step + 1)
         product = self._at(self.products, self.params[i])[i] * now
         ahead = (1 - now) / (1 - product) * g + after / (1 - product * after) * self.m[i]
-        return ahead / ((self._squares(i, g) / c2).sqrt() + self.eps)
+        return ahead / ((self._squares(i, g) / self._correction(self.b2, step)).sqrt() + self.eps)
 
     def _numbers_advanced(self, grads: Collection[int]) -> list[Tensor]:
         self._advance(self.products, self.products * self._momentum(self.steps + 1), grads)
@@ -556,18 +552,18 @@ class RAdam(_Adaptive):
         """1 + 3 b2 + 5 b2^2 + ..., of t terms: r is that over (1 - b2^t) / (1 - b2), where its formula would
         leave float32 three digits"""
 
-    def _summed(self) -> Tensor:
+    def _summed(self, sums: Tensor, step: Tensor) -> Tensor:
         """These sums, with the term of this step."""
-        return self.sums + (2 * self.steps + 1) * (1 - self.corrections[1])
+        return sums + (2 * step - 1) * self.b2 ** (step - 1)
 
-    def _update(self, i: int, g: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
-        most = 2 / (1 - self.b2) - 1
-        known = self._at(self._summed(), self.params[i])[i] * (1 - self.b2) / c2
+    def _update(self, i: int, g: Tensor, step: Tensor) -> Tensor:
+        most, c2 = 2 / (1 - self.b2) - 1, self._correction(self.b2, step)
+        known = self._summed(self._at(self.sums, self.params[i])[i], step) * (1 - self.b2) / c2
         is_known = known > 5
         ratio = (known - 4) * (known - 2) * most / ((most - 4) * (most - 2) * known)
         scale = (is_known.where(ratio, 0) * c2).sqrt() / (self._squares(i, g).sqrt() + self.eps)
-        return self.m[i] / c1 * is_known.where(scale, 1)
+        return self.m[i] / self._correction(self.b1, step) * is_known.where(scale, 1)
 
     def _numbers_advanced(self, grads: Collection[int]) -> list[Tensor]:
-        self._advance(self.sums, self._summed(), grads)
+        self._advance(self.sums, self._summed(self.sums, self.steps + 1), grads)
         return [self.sums]
