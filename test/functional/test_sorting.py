@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from arrays import same
 
-from tinygrad import Tensor, TinyJit, Variable, dtypes
+from tinygrad import GlobalCounters, Tensor, TinyJit, Variable, dtypes
 from tinygrad.functional import sorting
 
 WAYS = {
@@ -73,6 +73,36 @@ def test_sizes_and_counts_that_vary(way):
         order, top = first(Tensor(x), size.bind(n), count.bind(k))
         same(order, sorted_places(x[:, :n], 1, False))
         same(top, sorted_places(x[:, :n], 1, True)[:, :k])
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bool, dtypes.uint8, dtypes.int16, dtypes.int64, dtypes.uint64,
+                                   dtypes.bfloat16, dtypes.float32, dtypes.float64])
+def test_every_way_finds_the_items_of_ranks(way, dtype):
+    x = items(dtype, (2, 37, 3))
+    in_order = np.take_along_axis(x, sorted_places(x, 1, False), 1)
+    ranks = np.random.default_rng(3).integers(0, 37, (2, 5, 3))
+    found = sorting.positions_at(Tensor(x, dtype=dtype), 1, Tensor(ranks)).numpy()
+    got, wanted = np.take_along_axis(x, found, 1), np.take_along_axis(in_order, ranks, 1)
+    np.testing.assert_equal(*(values.astype(np.float32) if dtype is dtypes.bfloat16 else values
+                              for values in (got, wanted)))
+
+
+def test_the_median_of_sizes_that_vary(way):
+    x = np.random.default_rng(2).normal(size=(3, 40)).astype(np.float32)
+    size = Variable("size", 1, 40)
+    median = TinyJit(lambda x, size: x[:, :size].median(1)[0].contiguous())
+    for n in (40, 1, 16, 33):
+        same(median(Tensor(x), size.bind(n)), np.sort(x[:, :n], 1)[:, (n - 1) // 2])
+
+
+def test_what_a_network_stores_on_its_way_shares_memory():
+    """Of 50 rows of words."""
+    x = Tensor(np.random.default_rng(4).normal(size=1 << 14)).realize()
+    before = GlobalCounters.mem_used
+    GlobalCounters.mem_peak = before
+    order = ((x * 2).argsort() + 1).realize()
+    same(order, np.argsort(x.numpy(), kind="stable") + 1)
+    assert GlobalCounters.mem_peak - before < 8 * x.nbytes()
 
 
 def test_a_count_that_varies_is_no_more_than_there_are_items(way):

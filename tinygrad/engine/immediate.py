@@ -26,7 +26,7 @@ from tinygrad.schedule.cache import Structure, Template
 from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.memory_views import shared_memory
 
-MOST_KERNELS = 32
+MOST_KERNELS = 128
 """Kernels up to which a template is looked at: what has more takes longer than handing it over."""
 
 

@@ -140,7 +140,7 @@ def _templates_of(result: Any, call: _Call) -> GraphTemplate | tuple[GraphTempla
 
 def _template_of(result: Any, call: _Call) -> GraphTemplate | None:
     """How `result` follows from the operands of a call, if that is all that it follows from."""
-    if type(result) is not call.tensor or result._alias_set is not None or result._requires_grad is not None:
+    if type(result) is not call.tensor or result._aliased is not None or result._requires_grad is not None:
         return None
     node = result.uop
     if node.flags & MEMORY or node in call.leaves:

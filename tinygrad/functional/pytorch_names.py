@@ -15,6 +15,7 @@ from tinygrad.dtype import DTypeLike, dtypes
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import as_tensor
 from tinygrad.functional.movement import axis_and_size, axis_of, integers
+from tinygrad.functional.sorting import positions_at
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.helpers import prod
 
@@ -222,11 +223,9 @@ def median(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     axis = axis_of("median", self, dim)
     if not self.ndim or not self.shape[axis]:
         raise ValueError(f"median: axis {dim} of shape {self.shape} has no items")
-    values, places = self.sort(axis)
-    nans = values.isnan().sum(axis, keepdim=True)
-    middle, first_nan = (values.shape[axis] - 1) // 2, values.shape[axis] - nans  # NaN is sorted last
-    at = (nans > 0).where(first_nan, middle)
-    found = values.gather(axis, at), places.gather(axis, at)
+    nans, size = self.detach().isnan().sum(axis, keepdim=True), self.shape[axis]
+    places = positions_at(self, axis, (nans > 0).where(size - nans, (size - 1) // 2))  # NaN comes last
+    found = self.gather(axis, places), places
     return found if keepdim else tuple(x.squeeze(axis) for x in found)
 
 

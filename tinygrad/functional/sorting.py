@@ -90,7 +90,7 @@ def _sorted_places(x: Tensor, descending: bool, count: int | None) -> Tensor:
         order = type(x).of(found.cast(dtypes.default_int), x)
         places = order if places is None else gather(places.contiguous(), -1, order)
     assert places is not None
-    return places
+    return type(x).of(places.uop.contiguous(), x)
 
 
 def _first_in_order(words: Tensor, count: int, place_bits: int, skipped: int = 0) -> UOp:
@@ -110,13 +110,13 @@ def _first_in_order(words: Tensor, count: int, place_bits: int, skipped: int = 0
     filled = _filled(words.uop, chunks * chunk)
     parts = filled.reshape((*lead, chunks, chunk))
     least = order_reversed(order_reversed(parts).reduce(Ops.MAX, (len(lead) + 1,))).reshape((*lead, chunks))
-    found = _first_in_order(words.of(least.contiguous(), words), count, place_bits, skipped + bits)
-    chosen = found.shrink([*((0, n) for n in lead), (0, count)]).contiguous()
+    found = _first_in_order(words.of(least.intermediate(), words), count, place_bits, skipped + bits)
+    chosen = found.shrink([*((0, n) for n in lead), (0, count)]).intermediate()
     own = chosen.reshape((*lead, count, 1)).expand((*lead, count, chunk))
     numbers = counting(chunk, own.dtype).reshape((*(1,) * (len(lead) + 1), chunk)).expand(own.shape)
     places = (own & ((1 << place_bits) - 1)) >> skipped & -chunk | numbers
     flat = words.of(places.reshape((*lead, count * chunk)), words)
-    return _in_order(gather(words.of(filled, words), -1, flat).uop.contiguous(), count)
+    return _in_order(gather(words.of(filled, words), -1, flat).uop.intermediate(), count)
 
 
 def _in_order(words: UOp, count: int) -> UOp:
@@ -145,7 +145,7 @@ def _first_of_runs(words: UOp, run: int) -> UOp:
     runs = ceildiv(largest(size), run)
     block = min(run, RANK_LENGTH)
     ranked = _by_rank(_filled(words, runs * run).reshape((*lead, runs * run // block, block)))
-    words = ranked.contiguous().reshape((*lead, runs, run))
+    words = ranked.intermediate().reshape((*lead, runs, run))
     block *= 2
     while block <= run:
         words = _merged(words, block, mirrored=True)
@@ -158,7 +158,7 @@ def _first_of_runs(words: UOp, run: int) -> UOp:
         best = parts[0].minimum(parts[1].stride((1,) * (len(lead) + 1) + (-1,)))
         runs -= half
         words = joined([best, parts[2]], len(lead)) if runs > half else best
-        words = _merged(words.contiguous(), run, mirrored=False)
+        words = _merged(words.intermediate(), run, mirrored=False)
     return words.reshape((*lead, run))
 
 
@@ -180,7 +180,7 @@ def _merged(words: UOp, block: int, mirrored: bool) -> UOp:
     while distance:
         words = _compare_exchange(words, distance, mirrored)
         is_open = not is_open and distance >= 2 * PAIRED_DISTANCE
-        words = words if is_open else words.contiguous()
+        words = words if is_open else words.intermediate()
         distance, mirrored = distance // 2, False
     return words
 
@@ -222,6 +222,37 @@ def _first_by_selection(x: UOp, count: int, descending: bool) -> UOp:
         found.append(first)
     return functools.reduce(operator.add, [
         place.pad([(0, 0)] * along[0] + [(i, count - 1 - i)]) for i, place in enumerate(found)]) * -1 + size
+
+
+# --- order statistics -------------------------------------------------------------------------------------
+
+
+def positions_at(self: Tensor, axis: int, ranks: Tensor) -> Tensor:
+    """The positions along an axis of the items that so many others come before (NaN last): of the shape of
+    `ranks`, integers, several along that axis.
+
+    Their bits, as numbers in the items' order, lie between two bounds, which each step halves the distance
+    of: it counts the items up to the middle. Few items are sorted.
+    """
+    order = [i for i in range(self.ndim) if i != axis] + [axis]
+    x, wanted = self.detach().permute(order), ranks.permute(order)
+    size = largest(x.shape[-1])
+    if prod(largest_shape(x.shape[:-1])) * size**2 <= FEW_COMPARISONS:
+        found = _sorted_places(x, False, None).gather(-1, wanted)
+    else:
+        bits = _order_bits(x.uop, False).intermediate()
+        rows, wanted = type(self).of(bits, self).unsqueeze(-2), wanted.unsqueeze(-1)
+        ends = type(self).arange(2, dtype=dtypes.int32, device=self.device) == 0
+        bounds = ends.where(type(self).of(UOp.const(0, bits.dtype), self), bits.dtype.max)
+        bounds = bounds.expand(*wanted.shape[:-1], 2)
+        for _ in range(bits.dtype.bits):
+            low, high = bounds[..., :1], bounds[..., 1:]
+            middle = low + ((high - low) >> 1)
+            is_below = (rows <= middle).sum(-1, keepdim=True) > wanted
+            bounds = ends.where(is_below.where(low, middle + 1), is_below.where(middle, high))
+            bounds = type(self).of(bounds.uop.intermediate(), self)
+        found = (rows == bounds[..., :1]).argmax(-1)
+    return found.permute([order.index(i) for i in range(self.ndim)])
 
 
 # --- looking up -------------------------------------------------------------------------------------------

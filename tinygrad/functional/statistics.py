@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from tinygrad.dtype import DType, dtypes
 from tinygrad.functional.elementwise import as_tensor
 from tinygrad.functional.movement import axis_and_size, axis_of
-from tinygrad.functional.sorting import bisect
+from tinygrad.functional.sorting import bisect, positions_at
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
 FEW_ELEMENTS = 64
 """Comparing with so many is at most what sorting them and looking up costs."""
+FEW_RANKS = 8
+"""So many items of a row are found one by one sooner than all are sorted."""
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
@@ -57,15 +59,18 @@ def _quantile(name: str, self: Tensor, q: float | Tensor, dim: int | None, keepd
     if isinstance(q, (int, float)) and not 0 <= q <= 1:
         raise ValueError(f"{name}: q is from 0 to 1, got {q}")
     x, axis = _row(name, self, dim)
-    values = x.transpose(axis, -1).sort(-1)[0]
-    nans = values.isnan().sum(-1, keepdim=True)
-    last = values.shape[-1] - 1
+    x = x.transpose(axis, -1)
+    nans = x.detach().isnan().sum(-1, keepdim=True)
+    last = x.shape[-1] - 1
     shares = as_tensor(name, q, self)
     ranks = shares.reshape(-1) * ((last - nans).maximum(0) if name == "nanquantile" else nans * 0 + last)
     below, above = ranks.floor(), ranks.ceil()
     if interpolation == "nearest":
         below = above = ranks.round()
-    low, high = (values.gather(-1, place.cast(dtypes.int32)) for place in (below, above))
+    places = below.cat(above, dim=-1).cast(dtypes.int32)
+    few = places.shape[-1] <= FEW_RANKS
+    places = positions_at(x, x.ndim - 1, places) if few else x.argsort(-1).gather(-1, places)
+    low, high = x.gather(-1, places).chunk(2, -1)
     share = {"midpoint": 0.5, "higher": 1.0}.get(interpolation, 0.0)
     found = low.lerp(high, ranks - below if interpolation == "linear" else share)
     if name == "quantile":
@@ -83,8 +88,10 @@ def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tupl
     x, axis = _row("kthvalue", self, dim)
     if not 1 <= k <= x.shape[axis]:
         raise ValueError(f"kthvalue: k is from 1 to {x.shape[axis]}, the items of axis {dim}, got {k}")
-    first, second = (part.transpose(axis, -1)[..., k - 1:k].transpose(axis, -1) for part in x.sort(axis))
-    return _kept(self, axis, keepdim, first, second)
+    ranks = type(self).full([1 if i == axis else n for i, n in enumerate(x.shape)], k - 1, dtype=dtypes.int32,
+                            device=self.device)
+    places = positions_at(x, axis, ranks)
+    return _kept(self, axis, keepdim, x.gather(axis, places), places)
 
 
 def _kept(self: Tensor, axis: int, keepdim: bool, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,10 +102,9 @@ def _kept(self: Tensor, axis: int, keepdim: bool, first: Tensor, second: Tensor)
 def nanmedian(self: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """`median` of what is not NaN: of all, or along an axis (medians, their positions)."""
     x, axis = _row("nanmedian", self, dim)
-    values, places = x.sort(axis)
-    count = x.shape[axis] - values.isnan().sum(axis, keepdim=True)
-    rank = (count - 1).maximum(0) // 2
-    found = _kept(x, axis, keepdim and dim is not None, values.gather(axis, rank), places.gather(axis, rank))
+    count = x.shape[axis] - x.detach().isnan().sum(axis, keepdim=True)
+    places = positions_at(x, axis, (count - 1).maximum(0) // 2)
+    found = _kept(x, axis, keepdim and dim is not None, x.gather(axis, places), places)
     return found[0] if dim is None else found
 
 

@@ -94,7 +94,7 @@ class Ops(Enum):
 
     # graph control
     CONTIGUOUS = auto()
-    """this value becomes a buffer of its own; arg: None, or `AxisOrder.FREE`"""
+    """this value becomes a buffer of its own; arg: None, or a `Visibility`"""
     ASSIGN = auto()
     """(a view of a buffer, the value that its memory takes)"""
     DETACH = auto()
@@ -215,11 +215,14 @@ class Family:
 
 
 @quick
-class AxisOrder(Enum):
-    """In which order the axes of a stored value lie in memory, where that is not row-major."""
+class Visibility(Enum):
+    """Who sees a stored value beside the schedule that computes it, where that is not everybody, in row-major
+    order."""
 
-    FREE = auto()
-    """as the scheduler thinks best (`schedule/layout.py`), though somebody outside sees it"""
+    ANY_ORDER = auto()
+    """everybody, its axes in the order that the scheduler thinks best (`schedule/layout.py`)"""
+    INTERMEDIATE = auto()
+    """nobody: what all have read that read it gives its memory to others"""
 
 
 @quick

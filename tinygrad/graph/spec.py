@@ -19,7 +19,7 @@ from types import NoneType
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.graph.ops import AxisOrder, Family, Memory, Ops, RangeKind
+from tinygrad.graph.ops import Family, Memory, Ops, RangeKind, Visibility
 from tinygrad.graph.shapes import check_movement, elementwise_dtype
 from tinygrad.graph.sharding import BlockMove, Sharding
 from tinygrad.graph.storage import BufferSpec
@@ -230,7 +230,7 @@ TENSOR_GRAPH = Grammar("tensor_graph", (
     Production("PAD(same)", "arg: (before, after) >= 0 for each axis", _movement),
     Production("SHRINK(same, int*)", "arg: (start, end) within each axis; ints: moves", _movement),
     Production("STRIDE(same)", "arg: a step other than 0 for each axis", _movement),
-    Production("CONTIGUOUS(same)", "arg: None, or an AxisOrder", _with(NoneType, AxisOrder)),
+    Production("CONTIGUOUS(same)", "arg: None, or a Visibility", _with(NoneType, Visibility)),
     Production("LIVE_OUT(same, bool)", "the value where the condition holds: all that is live out",
                _one_shape),
     Production("DETACH(same)", "arg: None, or the identity of a leaf", _with(NoneType, int)),

@@ -23,7 +23,7 @@ from tinygrad.graph.movement import Movement
 from tinygrad.graph.nest_nodes import NestNode
 from tinygrad.graph.node_flags import FLAG_RULES, LEAF, PASSED_ON
 from tinygrad.graph.operators import Operators
-from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
+from tinygrad.graph.ops import Family, Memory, Ops, RangeKind, Visibility
 from tinygrad.graph.shapes import SHAPES, elementwise_dtype
 from tinygrad.graph.sharding import Layout, Placement, Sharding
 from tinygrad.graph.sizes import (
@@ -510,9 +510,12 @@ class UOp(Walk, Operators, Movement, NestNode):
 
     def contiguous(self) -> UOp:
         """This value in a buffer of its own, in row-major order."""
-        if self.op is Ops.CONTIGUOUS or self.is_whole_buffer:
-            return self
-        return self.under(Ops.CONTIGUOUS)
+        is_stored = self.op is Ops.CONTIGUOUS and self.arg is not Visibility.INTERMEDIATE
+        return self if is_stored or self.is_whole_buffer else self.under(Ops.CONTIGUOUS)
+
+    def intermediate(self) -> UOp:
+        """This value stored for those alone who read it in the same schedule."""
+        return self.under(Ops.CONTIGUOUS, Visibility.INTERMEDIATE)
 
     def detach(self, leaf: int | None = None) -> UOp:
         """This value as a constant to gradients; with `leaf`, as a variable of its own."""

@@ -15,7 +15,7 @@ from tinygrad.codegen.kernel_fission import kernel_groups
 from tinygrad.codegen.lower import lower
 from tinygrad.device import Device
 from tinygrad.graph.attributes import Synthesized
-from tinygrad.graph.ops import AxisOrder, Family, Ops
+from tinygrad.graph.ops import Family, Ops, Visibility
 from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
@@ -152,7 +152,7 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
         if hazards <= buffered:
             raise RuntimeError(f"cannot order the writes of {', '.join(map(str, hazards))}")
         buffered |= hazards
-    in_order = {s.viewed for s in graph if s.viewed.arg is not AxisOrder.FREE}
+    in_order = {s.viewed for s in graph if s.viewed.arg is not Visibility.ANY_ORDER}
     plan = _ScheduleWriter(nodes, fusion, in_order)
     schedule = Schedule()
     for kernel in order:
@@ -244,10 +244,12 @@ def _stored_form(sink: UOp) -> UOp:
 
 
 def _stored_inside(outputs: list[UOp]) -> list[UOp]:
-    """What is assigned or made contiguous below `outputs`, and so has a value of its own after them."""
+    """What is assigned or made contiguous below `outputs`, and so has a value of its own after them, which
+    somebody may see."""
     own = set(outputs)
     return [node for node in reachable(outputs, _scheduled_sources) if node not in own
-            and node.op in (Ops.ASSIGN, Ops.CONTIGUOUS) and node.realized_view is None]
+            and node.op in (Ops.ASSIGN, Ops.CONTIGUOUS) and node.arg is not Visibility.INTERMEDIATE
+            and node.realized_view is None]
 
 
 def _scheduled_sources(node: UOp) -> tuple[UOp, ...]:

@@ -386,7 +386,7 @@ def _contiguous(p: Partition, node: UOp) -> Partitioned:
     """Each device stores its own, of a constant too; what it gets of others is stored as it comes."""
     value = p.shards(node.src[0], node.device)
     nodes = tuple(n.copy_to(Device.home(device)) if n.device is None
-                  else n if n.op is Ops.COLLECTIVE else n.under(node.op)
+                  else n if n.op is Ops.COLLECTIVE else n.under(node.op, node.arg)
                   for n, device in zip(value.nodes, value.devices, strict=True))
     return Shards(value.devices, nodes, value.cuts)
 

@@ -27,7 +27,7 @@ from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import ThreadedQueue
 from tinygrad.engine.realize import Capture
 from tinygrad.engine.replay import SlotKind, Together, Values
-from tinygrad.graph.ops import AxisOrder, Ops
+from tinygrad.graph.ops import Ops, Visibility
 from tinygrad.graph.sizes import Size, SizeError, bound, is_symbolic, largest_shape, shape_value, value_of
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, JIT, argsort
@@ -282,7 +282,7 @@ def as_stored(view: UOp) -> UOp | None:
     while chain[-1].op in (Ops.RESHAPE, Ops.PERMUTE):
         chain.append(chain[-1].src[0])
     value = chain.pop()
-    free = None if any(node.op is Ops.RESHAPE for node in chain) else AxisOrder.FREE
+    free = None if any(node.op is Ops.RESHAPE for node in chain) else Visibility.ANY_ORDER
     stored = UOp.new(Ops.CONTIGUOUS, value.dtype, (value,), free)
     for node in reversed(chain):
         stored = node.with_sources((stored,))
