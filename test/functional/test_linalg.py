@@ -400,7 +400,7 @@ def test_a_few_hundred_columns(n: int) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("n, traces", [(1, 1), (5, 1), (18, 1)])
+@pytest.mark.parametrize("n, traces", [(1, 1), (5, 1), (18, 1), (40, 1)])
 def test_steps_are_not_traced_again_whatever_there_is(n: int, traces: int,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
@@ -413,7 +413,16 @@ def test_steps_are_not_traced_again_whatever_there_is(n: int, traces: int,
         counts = Tensor.arange(n), Tensor.arange(n).realize()
         kept.append([*counts, Tensor.ones((), dtype="float64"), Tensor(0)])
         kept[-1][i % 2].assign(kept[-1][0] + 1)
-    assert len(calls) <= traces * min(n, 8)
+    assert len(calls) <= traces * (n if n <= factors.STEPS_IN_ONE else factors.STEPS_AT_ONCE)
+
+
+def test_steps_that_a_trace_is_made_of_have_the_same_kernels() -> None:
+    det = TinyJit(lambda x: x.det().realize())
+    x = normal(20, 20)
+    for _ in range(2):
+        close(det(Tensor(x)), np.linalg.det(x))
+    trace, = det.traces.values()
+    assert len(trace.steps) >= 20 > 4 * len({step.ast for step in trace.steps})
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -16,6 +16,7 @@ from tinygrad.functional.factors import (
     check_matrix,
     cholesky_factor,
     compute_dtype,
+    computed,
     diagonal_of,
     epsilon,
     identity,
@@ -26,7 +27,6 @@ from tinygrad.functional.factors import (
     transposed,
 )
 from tinygrad.functional.function import Function
-from tinygrad.tensor.modes import suspended
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -42,13 +42,15 @@ def inverse_gaps(values: Tensor) -> Tensor:
 # --- Cholesky -------------------------------------------------------------------------------------
 
 
+def _cholesky(x: Tensor) -> State:
+    return (cholesky_factor(x.tril() + transposed(x.tril(-1))).contiguous(),)
+
+
 class _Cholesky(Function):
     """Gradient: Murray, "Differentiation of the Cholesky decomposition", 2016."""
 
     def forward(self, x: Tensor) -> Tensor:
-        lower = x.tril()
-        whole = lower + transposed(x.tril(-1))
-        factor = cholesky_factor(whole).contiguous()
+        factor, = computed(_cholesky, x, steps=x.shape[-1])
         self.save_for_backward(factor)
         return factor
 
@@ -98,6 +100,11 @@ def _in_own_space(gradient: Tensor, own: Tensor, others: Tensor) -> Tensor:
     return gradient[..., :n] - product(others, product(transposed(gradient[..., n:]), own))
 
 
+def _qr(x: Tensor) -> State:
+    q, r = qr_factor(x)
+    return q.contiguous(), r.contiguous()
+
+
 class _QR(Function):
     """Gradient: Walter and Lehmann, "Algorithmic differentiation of linear algebra functions", 2010; wide
     matrices as Roberts and Roberts, "QR and LQ decomposition matrix backpropagation algorithms", 2020.
@@ -107,8 +114,7 @@ class _QR(Function):
     """
 
     def forward(self, x: Tensor) -> State:
-        q, r = qr_factor(x)
-        result = q.contiguous(), r.contiguous()
+        result = computed(_qr, x, steps=min(x.shape[-2:]))
         self.save_for_backward(x, *result)
         return result
 
@@ -174,29 +180,31 @@ def _rotate_pairs(identity_rows: Tensor, stacked: Tensor, k: Tensor) -> State:
     return (row[..., :1].cat(row[..., 1:].roll(1, row.ndim - 1), dim=-1),)
 
 
-def are_orthogonal(x: Tensor) -> bool:
-    """Whether no cosine between two columns is more than rounding errors (Drmac and Veselic 2008)."""
-    with suspended():
-        gram = product(transposed(x), x)
-        norms = diagonal_of(gram).sqrt()
-        limit = norms.unsqueeze(-1) * norms.unsqueeze(-2) * (epsilon(x) * x.shape[-2] ** 0.5)
-        return not ((gram.abs() > limit) & (identity(gram, gram.shape[-1]) == 0)).any().item()
+def _is_oblique(x: Tensor) -> State:
+    """Whether some cosine between two columns is more than rounding errors (Drmac and Veselic 2008)."""
+    gram = product(transposed(x), x)
+    norms = diagonal_of(gram).sqrt()
+    limit = norms.unsqueeze(-1) * norms.unsqueeze(-2) * (epsilon(x) * x.shape[-2] ** 0.5)
+    return (((gram.abs() > limit) & (identity(gram, gram.shape[-1]) == 0)).any(),)
 
 
-def _jacobi(x: Tensor) -> State:
-    """(U, S, V) of matrices with at least as many rows as columns: U as the matrix, V square.
-
-    One-sided Jacobi rotations make the columns orthogonal (Demmel and Veselic 1992): all pairs of a round,
-    chosen as in a tournament, rotate at once. Columns of U for singular values of zero are zero.
-    """
+def _sweep(x: Tensor, stacked: Tensor) -> State:
+    """Rotations of all pairs of columns of `x`, and whether another sweep is needed."""
     rows, columns = x.shape[-2:]
-    players = columns + columns % 2
-    stacked = x.cat(identity(x, columns), dim=-2).pad((0, players - columns))
     is_identity = type(x).arange(rows + columns, device=x.device).reshape(rows + columns, 1) >= rows
-    for _ in range(SVD_SWEEPS if columns > 1 else 0):
-        stacked, = iterate(_rotate_pairs, (stacked,), players - 1, given=(is_identity,))
-        if runs_at_once(stacked) and are_orthogonal(stacked[..., :rows, :]):
-            break
+    stacked, = iterate(_rotate_pairs, (stacked,), stacked.shape[-1] - 1, given=(is_identity,))
+    return stacked, *computed(_is_oblique, stacked[..., :rows, :], steps=0)
+
+
+def _with_identity(x: Tensor) -> State:
+    """The matrix over the identity, with an even number of columns."""
+    columns = x.shape[-1]
+    return (x.cat(identity(x, columns), dim=-2).pad((0, columns % 2)).contiguous(),)
+
+
+def _in_descending_order(x: Tensor, stacked: Tensor) -> State:
+    """U, S, V of rotated columns, which a column of padding is not among."""
+    rows, columns = x.shape[-2:]
     norms = (stacked[..., :rows, :] * stacked[..., :rows, :]).sum(-2).sqrt()
     # a column of padding is zero in both halves, and comes last
     weight = (stacked[..., rows:, :] * stacked[..., rows:, :]).sum(-2)
@@ -209,7 +217,22 @@ def _jacobi(x: Tensor) -> State:
     return u.contiguous(), values, picked[..., rows:, :].contiguous()
 
 
-def _completed(u: Tensor, values: Tensor) -> Tensor:
+def _jacobi(x: Tensor) -> State:
+    """(U, S, V) of matrices with at least as many rows as columns: U as the matrix, V square.
+
+    One-sided Jacobi rotations make the columns orthogonal (Demmel and Veselic 1992): all pairs of a round,
+    chosen as in a tournament, rotate at once. Columns of U for singular values of zero are zero.
+    """
+    columns = x.shape[-1]
+    stacked, = computed(_with_identity, x, steps=0)
+    for _ in range(SVD_SWEEPS if columns > 1 else 0):
+        stacked, is_oblique = computed(_sweep, x, stacked, steps=columns)
+        if runs_at_once(stacked) and not is_oblique.item():
+            break
+    return computed(_in_descending_order, x, stacked, steps=0)
+
+
+def _completed(u: Tensor, values: Tensor) -> State:
     """The orthonormal columns of `u` with all others that make the matrix square and orthogonal.
 
     Those of singular values that are zero, up to rounding, are found anew.
@@ -219,8 +242,7 @@ def _completed(u: Tensor, values: Tensor) -> Tensor:
     signs = (diagonal_of(r[..., :columns, :]) < 0).where(-1.0, 1.0)
     counts = values > values[..., :1] * (rows * epsilon(values))
     first = counts.unsqueeze(-2).where(u, q[..., :columns] * signs.unsqueeze(-2))
-    result: Tensor = first if rows == columns else first.cat(q[..., columns:], dim=-1)
-    return result
+    return ((first if rows == columns else first.cat(q[..., columns:], dim=-1)).contiguous(),)
 
 
 class _SVD(Function):
@@ -231,7 +253,8 @@ class _SVD(Function):
 
     def forward(self, x: Tensor) -> State:
         u, s, v = _jacobi(x)
-        result = _completed(u, s).contiguous(), s, v
+        u, = computed(_completed, u, s, steps=s.shape[-1])
+        result = u, s, v
         self.save_for_backward(*result)
         return result
 
@@ -277,21 +300,30 @@ def svd(self: Tensor, full_matrices: bool = True) -> State:
 # --- eigenvalues ----------------------------------------------------------------------------------
 
 
+def _shifted(x: Tensor) -> State:
+    """The symmetric matrix of a lower triangle, and that with its eigenvalues moved above zero: so they are
+    the singular values."""
+    whole = x.tril() + transposed(x.tril(-1))
+    above_radius = whole.abs().sum(-1).max(-1).reshape(*x.shape[:-2], 1, 1) * 1.125
+    return whole, whole + identity(x, x.shape[-1]) * above_radius
+
+
+def _in_ascending_order(whole: Tensor, vectors: Tensor) -> State:
+    """Eigenvalues and eigenvectors of a symmetric matrix."""
+    v = vectors.flip(-1)
+    values = (v * product(whole, v)).sum(-2).contiguous()
+    order = values.argsort(-1).contiguous()
+    return values.gather(-1, order).contiguous(), v.gather(
+        -1, order.unsqueeze(-2).expand(*whole.shape)).contiguous()
+
+
 class _Eigh(Function):
     """Gradient: Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
     differentiation", 2008, section 3.1."""
 
     def forward(self, x: Tensor) -> State:
-        whole = x.tril() + transposed(x.tril(-1))
-        n = x.shape[-1]
-        # above the spectral radius, so that what is decomposed is positive and its singular values are
-        # eigenvalues
-        shift = whole.abs().sum(-1).max(-1).reshape(*x.shape[:-2], 1, 1) * 1.125
-        v = _jacobi(whole + identity(x, n) * shift)[2].flip(-1)
-        values = (v * product(whole, v)).sum(-2).contiguous()
-        order = values.argsort(-1).contiguous()
-        values = values.gather(-1, order).contiguous()
-        vectors = v.gather(-1, order.unsqueeze(-2).expand(*x.shape)).contiguous()
+        whole, shifted = computed(_shifted, x, steps=0)
+        values, vectors = computed(_in_ascending_order, whole, _jacobi(shifted)[2], steps=0)
         self.save_for_backward(values, vectors)
         return values, vectors
 

@@ -15,6 +15,7 @@ from tinygrad.functional.factors import (
     State,
     check_matrix,
     compute_dtype,
+    computed,
     diagonal_of,
     epsilon,
     identity,
@@ -34,9 +35,13 @@ if TYPE_CHECKING:
 # --- systems --------------------------------------------------------------------------------------
 
 
+def _triangular_solution(lower: Tensor, right: Tensor) -> State:
+    return (substituted(lower.tril(), right),)
+
+
 class _SolveTriangular(Function):
     def forward(self, lower: Tensor, right: Tensor) -> Tensor:
-        x = substituted(lower.tril(), right)
+        x, = computed(_triangular_solution, lower, right, steps=lower.shape[-1])
         self.save_for_backward(lower, x)
         return x
 
@@ -46,12 +51,16 @@ class _SolveTriangular(Function):
         return -product(at_right, transposed(x)).tril(), at_right
 
 
+def _solution(a: Tensor, right: Tensor) -> State:
+    factors, order, _ = lu_factor(a)
+    ordered = right.detach().gather(-2, order.expand(*right.shape))
+    x = substituted(unit_lower(factors), ordered)
+    return (substituted(factors.triu().flip((-2, -1)), x.flip(-2)).flip(-2),)
+
+
 class _Solve(Function):
     def forward(self, a: Tensor, right: Tensor) -> Tensor:
-        factors, order, _ = lu_factor(a)
-        ordered = right.detach().gather(-2, order.expand(*right.shape))
-        x = substituted(unit_lower(factors), ordered)
-        x = substituted(factors.triu().flip((-2, -1)), x.flip(-2)).flip(-2)
+        x, = computed(_solution, a, right, steps=a.shape[-1])
         self.save_for_backward(a, x)
         return x
 
@@ -169,16 +178,18 @@ class SignAndLog(NamedTuple):
     logabsdet: Tensor
 
 
-class _Determinant(Function):
+def _determinants(x: Tensor) -> State:
     """(determinant, sign, logarithm of the absolute value)."""
+    factors, _, sign = lu_factor(x)
+    pivots = diagonal_of(factors)
+    return sign * pivots.prod(-1), sign * pivots.sign().prod(-1), pivots.abs().log().sum(-1)
 
+
+class _Determinant(Function):
     def forward(self, x: Tensor) -> State:
-        factors, _, sign = lu_factor(x)
-        pivots = diagonal_of(factors)
-        signs = sign * pivots.sign().prod(-1)
-        result = sign * pivots.prod(-1), signs, pivots.abs().log().sum(-1)
+        result = computed(_determinants, x, steps=x.shape[-1])
         self.save_for_backward(x, result[0])
-        self.mark_non_differentiable(signs)
+        self.mark_non_differentiable(result[1])
         return result
 
     def backward(self, at_value: Tensor, at_sign: Tensor, at_logarithm: Tensor) -> Tensor:

@@ -29,8 +29,10 @@ Step = Callable[..., State]
 # --- steps ----------------------------------------------------------------------------------------
 
 
-STEPS_AT_ONCE = 8
+STEPS_AT_ONCE = 16
 """Steps that are traced and replayed together, at most: so most of the time goes into kernels, not Python."""
+STEPS_IN_ONE = 32
+"""Steps up to which all of a decomposition is traced together with what comes before and after them."""
 
 
 def _constant(x: Tensor) -> Tensor:
@@ -42,7 +44,7 @@ def _constant(x: Tensor) -> Tensor:
     return x.detach() if is_float else x
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)
 def _number(k: int, device: str | tuple[str, ...]) -> Tensor:
     """The integer in memory: what kernels read there may differ, and they are equal."""
     from tinygrad.tensor import Tensor
@@ -50,25 +52,49 @@ def _number(k: int, device: str | tuple[str, ...]) -> Tensor:
     return Tensor([k], device=device, dtype=dtypes.int32).realize().reshape(())
 
 
-@functools.lru_cache(maxsize=256)
-def _replayed(step: Step, given: int, kinds: tuple[tuple[Shape, DType], ...]) -> Callable[..., State]:
-    """Several steps, traced and replayed, for so many tensors that they are given and a state of these shapes
-    and dtypes, and the steps' numbers."""
+Kinds = tuple[tuple[Shape, DType], ...]
+"""Shapes and dtypes of tensors."""
+
+
+def _traced(function: Callable[..., State]) -> Callable[..., State]:
     from tinygrad.jit.jit import PureJit
 
-    return PureJit(lambda *tensors: _repeated(step, tensors[:given], tensors[given:len(kinds)],
-                                              tensors[len(kinds):]))
+    return PureJit(function)
 
 
-def _repeated(step: Step, given: State, state: State, numbers: Iterable[Tensor]) -> State:
-    for k in numbers:
+@functools.lru_cache(maxsize=256)
+def _replayed(function: Callable[..., State], kinds: Kinds) -> Callable[..., State]:
+    """A function of such tensors alone, traced and replayed."""
+    return _traced(lambda *tensors: function(*tensors))
+
+
+@functools.lru_cache(maxsize=256)
+def _steps(step: Step, given: int, kinds: Kinds, count: int) -> Callable[..., State]:
+    """So many steps, traced and replayed: from the number of the first, for so many tensors that they are
+    given, and the state, which have these kinds, to the number of the next, and the state."""
+    return _traced(lambda k, *tensors: _repeated(step, tensors[:given], tensors[given:], k, count))
+
+
+def _repeated(step: Step, given: State, state: State, k: Tensor, count: int) -> State:
+    for _ in range(count):
         state = tuple(t.contiguous() for t in step(*given, *state, k))
-    return state
+        k = (k + 1).contiguous()
+    return k, *state
 
 
 def runs_at_once(*tensors: Tensor) -> bool:
     """Whether the values are known: not under `vmap`, and not while TinyJit traces."""
     return Capture.current() is None and not any(is_unknown(t.uop) for t in tensors)
+
+
+def computed(function: Callable[..., State], *tensors: Tensor, steps: int) -> State:
+    """What a function gives that computes from these alone, constants to gradients. Where values are known
+    and `iterate` makes few steps, all of it is one replay."""
+    if steps > STEPS_IN_ONE or not runs_at_once(*tensors):
+        return function(*tensors)
+    given = tuple(map(_constant, tensors))
+    with suspended():
+        return _replayed(function, tuple((t.shape, t.dtype) for t in given))(*given)
 
 
 def iterate(step: Step, state: Iterable[Tensor], count: int, start: int = 0, given: State = ()) -> State:
@@ -80,13 +106,16 @@ def iterate(step: Step, state: Iterable[Tensor], count: int, start: int = 0, giv
     given, now = (tuple(map(_constant, tensors)) for tensors in (given, state))
     make, device = type(now[0]), now[0].device
     if not runs_at_once(*given, *now):
-        return _repeated(step, given, now, (make(start + k, device=device) for k in range(count)))
+        first = make(start, dtype=dtypes.int32, device=device).contiguous()
+        return _repeated(step, given, now, first, count)[1:]
     runs = -(-count // STEPS_AT_ONCE)
     size = -(-count // max(runs, 1))
-    replayed = _replayed(step, len(given), tuple((t.shape, t.dtype) for t in (*given, *now)))
+    replayed = _steps(step, len(given), tuple((t.shape, t.dtype) for t in (*given, *now)), size)
+    k = _number(start, device)
     with suspended():
-        for first in range(start, start + runs * size, size or 1):
-            now = replayed(*given, *now, *(_number(first + i, device) for i in range(size)))
+        for _ in range(runs):
+            k, *following = replayed(k, *given, *now)
+            now = tuple(following)
     return now
 
 
