@@ -58,6 +58,14 @@ def test_what_is_joined_is_numpys(name, plain):
     np.testing.assert_allclose(result, theirs(*arrays), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("shape, loops", [((128, 64), 1), ((1 << 12,), 1), ((999,), 2)])
+def test_both_words_of_a_block_of_random_bits_are_computed_once(shape, loops):
+    """The first words are the first half of the draws."""
+    found = stages(Tensor.rand(*shape))
+    nest = apply_opt(found.nest, next(opt for opt in found.plan.opts if isinstance(opt, PartitionLoop)))
+    assert len(nest.src) == 2 and len({store.closed_ranges for store in nest.src}) == loops
+
+
 @pytest.mark.parametrize("dtype", ["float16", "int8", "bool", "int64"])
 def test_every_dtype(dtype):
     arrays = [np.arange(37 * n).reshape(37, n) % 2 for n in (19, 40, 1, 77)]

@@ -3,8 +3,8 @@
 What is put together along an axis (`cat`, `pad`, `roll`) asks for every item where it comes from:
 `where(i < 5, a[i], b[i - 5])`. In: a nest before its loops have lanes, and a loop that STOREs close. Out:
 the same nest with a STORE for each piece of the loop, over a loop of its own: the first reads a, the second
-b. A mask that changes with other loops too always holds between two iterations and never outside of two
-others; in the pieces between it stays.
+b. Pieces of one length that compute the same in part have one loop together. A mask that changes with other
+loops too always holds between two iterations and never outside of two others; in the pieces between it stays.
 """
 from __future__ import annotations
 
@@ -38,20 +38,40 @@ def partition(nest: UOp, loop: UOp, begins: Sequence[int]) -> UOp:
     new = NewRanges(nest)
     stores = [store for store in nest.src if loop not in store.closed_ranges]
     cut = [store for store in nest.src if loop in store.closed_ranges]
+    closed = dict.fromkeys(r for store in cut for r in store.closed_ranges)
     around = frozenset(r for store in cut for r in store.closed_ranges[:store.closed_ranges.index(loop)])
-    for begin, end in itertools.pairwise((0, *begins, loop.extent)):
-        piece = new.range(end - begin)
-        closed = dict.fromkeys(r for store in cut for r in store.closed_ranges)
-        loops = new.copies(r for r in closed if r not in around and r is not loop)
-        loops[loop] = piece
-        changes = loops | {loop: piece + begin if end - begin > 1 else constant(begin)}
-        for store in cut:
-            address, value = (_at(source, changes) for source in store.src[:2])
-            own = [loops.get(r, r) for r in store.closed_ranges]
-            if end - begin == 1 and len(own) > 1:
-                own.remove(piece)
-            stores.append(store.replace(src=(address, value, *own)))
-    return UOp.sink(stores)
+    inner = [r for r in closed if r not in around and r is not loop]
+    pieces = list(itertools.pairwise((0, *begins, loop.extent)))
+    found: list[list[UOp]] = []
+    loops: dict[UOp, UOp] = {}
+    for number, (begin, end) in enumerate(pieces):
+        if number == 1 and len({end - begin for begin, end in pieces}) == 1:
+            together = [_cut(store, loop, begin, loops) for begin, _ in pieces for store in cut]
+            if _is_shared(together, loops[loop]):
+                return UOp.sink(stores + together)
+        loops = {**new.copies(inner), loop: new.range(end - begin)}
+        found.append([_cut(store, loop, begin, loops) for store in cut])
+    return UOp.sink(itertools.chain(stores, *found))
+
+
+def _cut(store: UOp, loop: UOp, begin: int, loops: dict[UOp, UOp]) -> UOp:
+    """The part of a STORE from an iteration on, over the loop that stands for `loop` in `loops`, and those
+    that stand for the loops inside."""
+    piece = loops[loop]
+    changes = loops | {loop: piece + begin if piece.extent > 1 else constant(begin)}
+    address, value = (_at(source, changes) for source in store.src[:2])
+    own = [loops.get(r, r) for r in store.closed_ranges]
+    if piece.extent == 1 and len(own) > 1:
+        own.remove(piece)
+    return store.replace(src=(address, value, *own))
+
+
+def _is_shared(stores: Sequence[UOp], loop: UOp) -> bool:
+    """Whether the same function of a dozen operations and more is in all of them and changes with a loop, as
+    that of random bits, which come two words at once: one loop computes it once."""
+    functions = [{(n.op, n.src) for n in store.src[1].toposort() if n.op in Family.ELEMENTARY
+                  and loop in n.ranges} for store in stores]
+    return bool(set.intersection(*functions))
 
 
 def _at(value: UOp, changes: dict[UOp, UOp]) -> UOp:
