@@ -158,3 +158,13 @@ def test_to_a_dtype_by_name() -> None:
     assert Tensor([1]).to(dtype=dtypes.float64).dtype is dtypes.float64
     with pytest.raises(TypeError, match="sub: x and other are two names of one argument"):
         Tensor([1]).sub(x=1, other=1)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_counts_and_sums_of_small_integers_are_wider(dtype: str) -> None:
+    places, numbers = np.arange(900) % 3, np.arange(900) % 100
+    counts = Tensor(numbers, dtype=dtype).histc(3, 0, 99)
+    assert counts.tolist() == [297, 297, 306]
+    sums = Tensor(places).bincount(Tensor(numbers, dtype=dtype))
+    assert sums.tolist() == np.bincount(places, numbers).tolist()
+    assert counts.dtype is sums.dtype is (dtypes.uint32 if dtype == "uint8" else dtypes.int32)

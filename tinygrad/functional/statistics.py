@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import DType, dtypes, sum_dtype
+from tinygrad.functional.casts import as_real
 from tinygrad.functional.elementwise import as_tensor
 from tinygrad.functional.movement import axis_and_size, axis_of
 from tinygrad.functional.sorting import bisect
@@ -141,8 +142,9 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
     low, high = is_point.where(low - 1, low), is_point.where(high + 1, high)
     part = ((wide - low) / (high - low) * bins).floor().clip(0, bins - 1)
     number = ((wide >= low) & (wide <= high)).where(part, bins).cast(dtypes.int32)
-    counts = type(self).zeros(bins + 1, dtype=self.dtype, device=self.device, requires_grad=False)
-    return counts.scatter_reduce(0, number, wide.ones_like(dtype=self.dtype), "sum")[:bins]
+    kind = sum_dtype(self.dtype)
+    counts = type(self).zeros(bins + 1, dtype=kind, device=self.device, requires_grad=False)
+    return counts.scatter_reduce(0, number, wide.ones_like(dtype=kind), "sum")[:bins]
 
 
 def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None,
@@ -211,7 +213,7 @@ def cdist(self: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
     (..., n, m)."""
     if self.ndim < 2 or x2.ndim < 2 or self.shape[-1] != x2.shape[-1]:
         raise ValueError(f"cdist takes (..., n, d) and (..., m, d), got {self.shape} and {x2.shape}")
-    return (self.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)
+    return (as_real(self, x2).unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)
 
 
 def logdet(self: Tensor) -> Tensor:
