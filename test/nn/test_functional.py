@@ -71,8 +71,10 @@ def test_gumbel_softmax_draws_classes_as_often_as_their_probabilities_say() -> N
     (lambda x: F.pixel_unshuffle(x.reshape(1, 2, 4), 4), "pixel_unshuffle by 4 takes"),
     (lambda x: F.unfold(x, 2), "unfold takes images"),
     (lambda x: F.grid_sample(x, x), r"grid_sample takes images \(N, C, H, W\) and a grid"),
-    (lambda x: F.grid_sample(Tensor.ones(1, 1, 2, 2), Tensor.ones(1, 2, 2, 2), "bicubic"),
-     "grid_sample has modes 'bilinear' and 'nearest'"),
+    (lambda x: F.grid_sample(Tensor.ones(1, 1, 2, 2), Tensor.ones(1, 2, 2, 2), "cubic"),
+     "grid_sample has modes .*'bicubic'.*, the last of images alone"),
+    (lambda x: F.grid_sample(Tensor.ones(1, 1, 2, 2, 2), Tensor.ones(1, 2, 2, 2, 3), "bicubic"),
+     "grid_sample has modes .*'bicubic'.*, the last of images alone"),
     (lambda x: F.affine_grid(x, (1, 1, 2, 2)), r"affine_grid takes theta \(N, 2, 3\)"),
     (lambda x: F.ctc_loss(Tensor.ones(5, 2, 3), Tensor.ones(3, 2, dtype="int32"), [5, 5], [2, 2]),
      r"ctc_loss of \(5, 2, 3\) takes 2 rows of labels"),
@@ -204,3 +206,14 @@ def test_rms_norm_of_halves_adds_the_step_of_float32(dtype: str) -> None:
     x = np.float32([[0.01, 0.02, -0.005]])
     expected = x / np.sqrt((x * x).mean() + np.finfo(np.float32).eps)
     np.testing.assert_allclose(F.rms_norm(Tensor(x, dtype=dtype), 3).float().numpy(), expected, 8e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_places_in_wide_images_are_found_in_float32(dtype: str) -> None:
+    """A row of 3000 pixels, more than the halves can count."""
+    row, at = np.arange(3000) % 64, np.array([-0.5, 0.125, 0.75])
+    grid = Tensor(np.stack([at, at * 0], -1).reshape(1, 1, 3, 2), dtype=dtype)
+    found = F.grid_sample(Tensor(row.reshape(1, 1, 1, -1), dtype=dtype), grid, align_corners=True)
+    expected = np.interp((at + 1) / 2 * 2999, np.arange(3000), row)
+    np.testing.assert_allclose(found.float().numpy().reshape(-1), expected, rtol=8e-3)
+    assert found.dtype.name == dtype
