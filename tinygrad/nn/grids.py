@@ -82,7 +82,8 @@ def grid_sample(input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mod
     terms = [_at(wide, [place for place, _ in chosen])
              * functools.reduce(operator.mul, [weight for _, weight in chosen]).unsqueeze(1)
              for chosen in itertools.product(*taps)]
-    return functools.reduce(operator.add, terms).cast(promote(input.dtype, grid.dtype))
+    found: Tensor = functools.reduce(operator.add, terms)
+    return found.cast(promote(input.dtype, grid.dtype))
 
 
 def _pixels(place: Tensor, size: int, align_corners: bool) -> Tensor:
@@ -103,8 +104,7 @@ def _bounded(place: Tensor, size: int, padding_mode: str, align_corners: bool) -
             place = (turns % 2 == 0).where(rest, span - rest) + low
         else:
             place = place * 0
-    inside: Tensor = place.clip(0, size - 1)
-    return inside
+    return place.clip(0, size - 1)
 
 
 def _at(input: Tensor, places: Sequence[Tensor]) -> Tensor:
