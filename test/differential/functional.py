@@ -208,10 +208,11 @@ def ctc(name: str, cases: Any, lengths: tuple[int, ...], targets: tuple[int, ...
     return Row(f"F.ctc_loss {name}", call(ours_f), lambda x, y: theirs(x, y.long()), FLOAT, (cases,), ulps=32)
 
 
-def sampled(mode: str, padding: str, corners: bool) -> Row:
-    return f("grid_sample", mode, padding, corners, cases=(case((2, 3, 4, 5), Input(
-        (2, 3, 4, 2), values=lambda rng, shape: rng.uniform(-1.4, 1.4, shape))),), ulps=32, smooth=False,
-        constant=(1,) if mode == "nearest" else ())
+def sampled(mode: str, padding: str, corners: bool, *sizes: int) -> Row:
+    places = Input((2, 3, 4, *(2,) * (len(sizes) - 2), len(sizes)),
+                   values=lambda rng, shape: rng.uniform(-1.4, 1.4, shape))
+    return f("grid_sample", mode, padding, corners, label="of volumes" * (len(sizes) == 3), ulps=32,
+             cases=(case((2, 3, *sizes), places),), smooth=False, constant=(1,) if mode == "nearest" else ())
 
 
 FURTHER = [
@@ -219,9 +220,12 @@ FURTHER = [
     ctc("of the last class", CTC, (7, 7, 7), (2, 2, 3), blank=4, reduction="none"),
     ctc("one after the other", CTC_ROW, (7, 5, 6), (3, 1, 2)),
     ctc("without infinity", CTC, (7, 1, 6), (3, 3, 1), zero_infinity=True),
-    *(sampled(mode, padding, corners) for mode in ("bilinear", "nearest")
+    *(sampled(mode, padding, corners, 4, 5) for mode in ("bilinear", "nearest", "bicubic")
       for padding in ("zeros", "border", "reflection") for corners in (False, True)),
+    *(sampled(mode, padding, padding == "border", 3, 4, 5) for mode in ("bilinear", "nearest")
+      for padding in ("zeros", "border", "reflection")),
     *(f("affine_grid", (2, 3, 4, 5), corners, cases=(case((2, 2, 3)),)) for corners in (False, True)),
+    *(f("affine_grid", (2, 3, 4, 5, 6), corners, cases=(case((2, 3, 4)),)) for corners in (False, True)),
     f("batch_norm", None, None, cases=(case((3, 4, 5)),), training=True, ulps=32),
     Row("F.batch_norm of running statistics", lambda x, m, v, w, b: ours_f.batch_norm(x, m, v, w, b),
         lambda x, m, v, w, b: torch.nn.functional.batch_norm(x, m, v, w, b), FLOAT,

@@ -8,7 +8,21 @@ from typing import Any
 from tinygrad.dtype import dtypes
 
 from .pytorch_names import BOTH, FLOAT, NANS, ONES, one
-from .table import Input, Row, below, boolean, case, distinct, given, position, same, torch, whole
+from .table import (
+    INTS,
+    Input,
+    Row,
+    below,
+    boolean,
+    case,
+    distinct,
+    given,
+    position,
+    positive,
+    same,
+    torch,
+    whole,
+)
 
 SHARES = Input((3,), values=given([0.0, 0.3, 1.0]), dtype=dtypes.float32)
 MATRIX = (case((4, 5)),)
@@ -71,6 +85,17 @@ ROWS = [
         result=boolean, gradient=False),
     one("cov", cases=(*MATRIX, case((5,)), case((1, 5))), ulps=8), one("cov", label="biased", cases=MATRIX,
                                                          call={"correction": 0}, ulps=8),
+    Row("cov of weights", lambda x, w, n: x.cov(fweights=n, aweights=w),
+        lambda x, w, n: torch.cov(x, fweights=n, aweights=w), FLOAT,
+        (case((3, 5), Input((5,), values=positive), Input((5,), values=below(4), dtype=dtypes.int32)),),
+        ulps=16),
+    *(Row(f"cov of {name}", lambda x, w, n=name: x.cov(correction=2, **{n: w}),
+          lambda x, w, n=name: torch.cov(x, correction=2, **{n: w}), FLOAT,
+          (case((3, 5), Input((5,), values=values, dtype=kind)),), ulps=16)
+      for name, values, kind in (("fweights", below(4), dtypes.int32), ("aweights", positive, None))),
+    *(Row(name, lambda x, y, n=name: getattr(x, n)(y), lambda x, y, n=name: getattr(torch, n)(x, y), INTS,
+          (case((7, 9), (9,)), case((), (3, 0))), below(100), gradient=False)
+      for name in ("gcd", "lcm")),
     one("corrcoef", cases=(*MATRIX, case((1, 5))), ulps=16),
     *(Row(f"cdist {p}", lambda x, y, p=p: x.cdist(y, p), lambda x, y, p=p: torch.cdist(x, y, p), FLOAT,
           (case((4, 5), (3, 5)), case((2, 1, 4, 5), (3, 2, 5))), ulps=8) for p in (1.0, 2.0, 3.0, math.inf)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -169,3 +170,19 @@ def test_gather_and_scatter_of_indices_of_other_sizes(seed: int) -> None:
     np.testing.assert_array_equal(Tensor(x).gather(dim, Tensor(index)).numpy(), theirs.gather(dim, places))
     np.testing.assert_allclose(Tensor(x).scatter(dim, Tensor(index), Tensor(source), "add").numpy(),
                                theirs.scatter_add(dim, places, torch.tensor(source)), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("kinds", sorted(set(itertools.permutations("tttr::", 4))))
+def test_a_position_without_axes_beside_others_takes_its_item_first(kinds: tuple[str, ...]) -> None:
+    """As an int does: `x[t, :, rows]` had its rows in front."""
+    rng = np.random.default_rng(3)
+    x, sizes = rng.standard_normal((3, 3, 3, 3)), {"t": (), "r": (2,)}
+    index = [None if kind == ":" else rng.integers(-3, 3, sizes[kind]) for kind in kinds]
+    ours, theirs = (tuple(slice(None) if i is None else tensor(i) for i in index)
+                    for tensor in (Tensor, torch.tensor))
+    np.testing.assert_array_equal(Tensor(x)[ours].numpy(), torch.tensor(x)[theirs])
+    written, expected = Tensor(x), torch.tensor(x)
+    written[ours] = value = rng.standard_normal(tuple(expected[theirs].shape)).round(3)
+    expected[theirs] = torch.tensor(value)
+    if len(set(torch.arange(81).reshape(3, 3, 3, 3)[theirs].flatten().tolist())) == value.size:
+        np.testing.assert_array_equal(written.numpy(), expected)

@@ -96,6 +96,23 @@ def test_gradients_at_poles_and_kinks_are_pytorchs(function: Callable[[Tensor], 
     np.testing.assert_allclose(gradient.numpy(), expected, 1e-6)
 
 
+@pytest.mark.parametrize("dtype, close", [("float32", 2e-6), ("float64", 1e-14)])
+def test_derivatives_of_sinc_near_zero(dtype: str, close: float) -> None:
+    """A difference of cosine and sinc over x had no digit right at 1e-4, and was NaN at 1e-45."""
+    points = np.array([0.0, -0.0, 1e-45, 1e-20, 1e-4, -0.01, 0.2499, 0.25, 0.5, 1.5])
+    x = Tensor(points, dtype=dtype)
+    (slope,) = x.sinc().sum().gradient(x)
+    (bend,) = slope.sum().gradient(x)
+    a = points.astype(dtype).astype(np.float64) * np.pi
+    series = np.abs(a) < 0.1  # with its terms up to a^5 and a^4, exact to 1e-17 there
+    b = np.where(series, 1, a)
+    first = np.where(series, -a / 3 + a**3 / 30 - a**5 / 840 + a**7 / 45360, (np.cos(b) - np.sin(b) / b) / b)
+    second = np.where(series, -1 / 3 + a**2 / 10 - a**4 / 168 + a**6 / 6480,
+                      -np.sin(b) / b - 2 * (np.cos(b) - np.sin(b) / b) / b**2)
+    np.testing.assert_allclose(slope.numpy(), np.pi * first, rtol=close, atol=close)
+    np.testing.assert_allclose(bend.numpy(), np.pi**2 * second, rtol=close, atol=close * 10)
+
+
 def test_digamma_of_zeros_has_their_sign() -> None:
     assert Tensor([0.0, -0.0]).digamma().tolist() == [-math.inf, math.inf]
 

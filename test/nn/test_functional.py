@@ -1,13 +1,15 @@
 """What `test/differential/functional.py` cannot say of `nn.functional`: in place, random numbers, errors."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tinygrad.nn.functional as F
-from tinygrad import Tensor, nn
+from tinygrad import Tensor, dtypes, nn
 from tinygrad.nn import function_layers
 
 
@@ -69,8 +71,10 @@ def test_gumbel_softmax_draws_classes_as_often_as_their_probabilities_say() -> N
     (lambda x: F.pixel_unshuffle(x.reshape(1, 2, 4), 4), "pixel_unshuffle by 4 takes"),
     (lambda x: F.unfold(x, 2), "unfold takes images"),
     (lambda x: F.grid_sample(x, x), r"grid_sample takes images \(N, C, H, W\) and a grid"),
-    (lambda x: F.grid_sample(Tensor.ones(1, 1, 2, 2), Tensor.ones(1, 2, 2, 2), "bicubic"),
-     "grid_sample has modes 'bilinear' and 'nearest'"),
+    (lambda x: F.grid_sample(Tensor.ones(1, 1, 2, 2), Tensor.ones(1, 2, 2, 2), "cubic"),
+     "grid_sample has modes .*'bicubic'.*, the last of images alone"),
+    (lambda x: F.grid_sample(Tensor.ones(1, 1, 2, 2, 2), Tensor.ones(1, 2, 2, 2, 3), "bicubic"),
+     "grid_sample has modes .*'bicubic'.*, the last of images alone"),
     (lambda x: F.affine_grid(x, (1, 1, 2, 2)), r"affine_grid takes theta \(N, 2, 3\)"),
     (lambda x: F.ctc_loss(Tensor.ones(5, 2, 3), Tensor.ones(3, 2, dtype="int32"), [5, 5], [2, 2]),
      r"ctc_loss of \(5, 2, 3\) takes 2 rows of labels"),
@@ -92,6 +96,67 @@ def test_gumbel_softmax_draws_classes_as_often_as_their_probabilities_say() -> N
 def test_what_cannot_be_is_said(call: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(Tensor.ones(2, 4))
+
+
+@pytest.mark.parametrize("cell", [nn.RNNCell(4, 3), nn.RNN(4, 3)])
+def test_a_nonlinearity_set_later_is_checked(cell: nn.RNNCell | nn.RNN) -> None:
+    cell.nonlinearity = "gru"
+    with pytest.raises(ValueError, match="nonlinearity is 'tanh' or 'relu', got 'gru'"):
+        cell(Tensor.ones(2, 4))
+
+
+@pytest.mark.parametrize("loss", [F.smooth_l1_loss, F.huber_loss])
+def test_losses_without_bound_have_a_slope_of_one_at_infinity(loss: Callable[..., Tensor]) -> None:
+    x, y = Tensor([math.inf, -math.inf, 3.0, 0.25]), Tensor([0.0, 1.0, math.inf, 0.0])
+    value = loss(x, y, reduction="sum")
+    at_x, at_y = value.gradient(x, y)
+    assert value.item() == math.inf
+    assert at_x.tolist() == [1, -1, -1, 0.25] and at_y.tolist() == [-1, 1, 1, -0.25]
+
+
+def test_prelu_of_infinity_leaves_the_weight_a_gradient() -> None:
+    x, weight = Tensor([math.inf, -2.0, 0.0]), Tensor([0.25])
+    at_x, at_weight = F.prelu(x, weight).sum().gradient(x, weight)
+    assert at_x.tolist() == [1, 0.25, 0.25] and at_weight.tolist() == [-2]
+    x, weight = Tensor([[1.0, -1.0]]), Tensor([math.nan, 0.5])
+    assert F.prelu(x, weight).sum().gradient(x)[0].tolist() == [[1, 0.5]]
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_windows_of_zeros_have_no_slope_in_lp_pool(p: int) -> None:
+    x = Tensor([[[0.0, 0.0, 3.0, 0.0]]])
+    pooled = F.lp_pool1d(x, p, 2)
+    assert np.allclose(pooled.numpy(), [[[0, 3]]])
+    at_x = pooled.sum().gradient(x)[0].numpy()
+    assert np.allclose(at_x[0, 0], [0, 0, 1, 1 if p == 1 else 0])
+
+
+PAIRS: dict[str, Callable[[Any, Any], Any]] = {
+    "mse_loss": F.mse_loss, "l1_loss": F.l1_loss, "smooth_l1_loss": F.smooth_l1_loss,
+    "huber_loss": F.huber_loss, "kl_div": F.kl_div, "pairwise_distance": F.pairwise_distance,
+    "cosine_embedding_loss": lambda x, y: F.cosine_embedding_loss(x, y, Tensor([1, -1])),
+    "triplet_margin_loss": lambda x, y: F.triplet_margin_loss(x, y, x),
+    "margin_ranking_loss": lambda x, y: F.margin_ranking_loss(x, y, Tensor([[1, 1, -1], [-1, 1, -1]])),
+    "gaussian_nll_loss": lambda x, y: F.gaussian_nll_loss(x, y, Tensor.ones(2, 3)),
+    "binary_cross_entropy_with_logits": lambda x, y: F.binary_cross_entropy_with_logits(x, (y > 60) * 1),
+    "nll_loss": lambda x, y: F.nll_loss(x, Tensor([2, 0])),
+    "multi_margin_loss": lambda x, y: F.multi_margin_loss(x, Tensor([2, 0]), margin=1),
+    "local_response_norm": lambda x, y: F.local_response_norm(x, 2),
+    "lp_pool1d": lambda x, y: F.lp_pool1d(x.unsqueeze(0), 2, 2),
+    "adaptive_avg_pool1d": lambda x, y: F.adaptive_avg_pool1d(x, 2),
+    "pdist": lambda x, y: F.pdist(x), "dist": lambda x, y: x.dist(y), "cdist": lambda x, y: x.cdist(y),
+}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_functions_of_real_numbers_take_integers_as_floats(name: str, dtype: str) -> None:
+    """Differences and squares of small integers wrapped: the l1_loss of images 200 and 201 was 255."""
+    x, y = np.array([[120, 3, 5], [7, 90, 0]]), np.array([[121, 100, 5], [9, 3, 12]])
+    wide, narrow = ([Tensor(a, dtype=kind) for a in (x, y)] for kind in ("float32", dtype))
+    found, expected = PAIRS[name](*narrow), PAIRS[name](*wide)
+    assert found.dtype is dtypes.float32
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-6)
 
 
 def test_every_layer_of_a_function_is_exported() -> None:
@@ -141,3 +206,14 @@ def test_rms_norm_of_halves_adds_the_step_of_float32(dtype: str) -> None:
     x = np.float32([[0.01, 0.02, -0.005]])
     expected = x / np.sqrt((x * x).mean() + np.finfo(np.float32).eps)
     np.testing.assert_allclose(F.rms_norm(Tensor(x, dtype=dtype), 3).float().numpy(), expected, 8e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_places_in_wide_images_are_found_in_float32(dtype: str) -> None:
+    """A row of 3000 pixels, more than the halves can count."""
+    row, at = np.arange(3000) % 64, np.array([-0.5, 0.125, 0.75])
+    grid = Tensor(np.stack([at, at * 0], -1).reshape(1, 1, 3, 2), dtype=dtype)
+    found = F.grid_sample(Tensor(row.reshape(1, 1, 1, -1), dtype=dtype), grid, align_corners=True)
+    expected = np.interp((at + 1) / 2 * 2999, np.arange(3000), row)
+    np.testing.assert_allclose(found.float().numpy().reshape(-1), expected, rtol=8e-3)
+    assert found.dtype.name == dtype

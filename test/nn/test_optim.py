@@ -332,6 +332,18 @@ def test_optimizers_refuse() -> None:
         optim.Adam([p], b1=1.0)
 
 
+@pytest.mark.parametrize("name, options, what", [
+    ("SGD", {"momentum": -0.9}, "momentum"), ("LARS", {"momentum": -0.9}, "momentum"),
+    ("Muon", {"momentum": -1}, "momentum"), ("RMSprop", {"momentum": -0.5}, "momentum"),
+    *((name, {"weight_decay": -0.1}, "weight decay")
+      for name in ("SGD", "Muon", "LAMB", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "NAdam")),
+    *((name, {"eps": -1e-8}, "eps") for name in ("Adam", "RMSprop", "Adagrad", "Adadelta", "RAdam")),
+])
+def test_options_below_zero_are_refused(name: str, options: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match=f"an optimizer takes a {what} >= 0, got -"):
+        getattr(optim, name)([Tensor([1.0], requires_grad=True)], **options)
+
+
 @pytest.mark.parametrize("name, options", [
     ("Adam", {"lr": 0.02, "betas": (0.8, 0.95), "weight_decay": 0.1}),
     ("AdamW", {"lr": 0.02, "betas": (0.8, 0.95), "weight_decay": 0.1}),

@@ -1,6 +1,7 @@
 """What `test/differential/pytorch_names.py` cannot say of PyTorch's names: views, errors, random numbers."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,10 @@ def test_parts_are_views(part: Callable[[Tensor], Tensor], expected: list[list[i
     (lambda x: x[0].fill_diagonal_(1), "fill_diagonal_ takes a matrix"),
     (lambda x: x.block_diag(x.unsqueeze(0)), "block_diag takes tensors of two axes at most"),
     (lambda x: x.addbmm(x, x), "addbmm takes batches of matrices"),
+    (lambda x: x.gcd(2), "gcd takes integers, got dtypes.float32"),
+    (lambda x: (x > 0).lcm(x > 0), "lcm takes integers, got dtypes.bool"),
+    (lambda x: x.cov(aweights=x[0, :2]), r"cov of 3 observations takes as many aweights, got shape \(2,\)"),
+    (lambda x: x.cov(fweights=x[0]), "cov takes integers as fweights"),
 ])
 def test_what_cannot_be_is_said(call: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -158,3 +163,47 @@ def test_to_a_dtype_by_name() -> None:
     assert Tensor([1]).to(dtype=dtypes.float64).dtype is dtypes.float64
     with pytest.raises(TypeError, match="sub: x and other are two names of one argument"):
         Tensor([1]).sub(x=1, other=1)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_counts_and_sums_of_small_integers_are_wider(dtype: str) -> None:
+    places, numbers = np.arange(900) % 3, np.arange(900) % 100
+    counts = Tensor(numbers, dtype=dtype).histc(3, 0, 99)
+    assert counts.tolist() == [297, 297, 306]
+    sums = Tensor(places).bincount(Tensor(numbers, dtype=dtype))
+    assert sums.tolist() == np.bincount(places, numbers).tolist()
+    assert counts.dtype is sums.dtype is (dtypes.uint32 if dtype == "uint8" else dtypes.int32)
+
+
+@pytest.mark.parametrize("dtype, divisions", [("int8", 8), ("int32", 43), ("uint64", 90)])
+def test_common_divisors_of_neighbouring_fibonacci_numbers(dtype: str, divisions: int) -> None:
+    """Which take the most divisions, each of which leaves the pair before."""
+    a, b = 1, 2
+    for _ in range(divisions):
+        a, b = b, a + b
+    pair = Tensor([a, b], dtype=dtype)
+    assert pair.gcd(pair.flip(0)).tolist() == [1, 1] and b <= pair.dtype.max < a + b
+    assert pair.gcd(pair).tolist() == [a, b]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "int64", "uint64"])
+def test_common_divisors_at_the_ends_of_the_range(dtype: str) -> None:
+    """PyTorch's lcm ends the process there. What does not fit wraps: abs of the lowest number."""
+    info = np.iinfo(dtype)
+    ends = [int(n) for n in (info.min, info.min + 1, 0, 1, 6, info.max - 1, info.max)]
+    x = Tensor(ends, dtype=dtype)
+    for name in ("gcd", "lcm"):
+        found = getattr(x.unsqueeze(1), name)(x)
+        expected = [[dtypes.uint64.as_const(getattr(math, name)(a, b)) for b in ends] for a in ends]
+        np.testing.assert_array_equal(found.numpy(), np.array(expected, np.uint64).astype(dtype))
+
+
+def test_covariances_of_halves_are_taken_about_means_of_float32() -> None:
+    x = np.array([[1001.0, 1002, 1001, 1003]])
+    assert Tensor(x, dtype="float16").cov().item() == pytest.approx(float(np.cov(x)), rel=1e-3)
+
+
+def test_no_correction_is_one() -> None:
+    x = Tensor([1.0, 2.0, 6.0])
+    for name in ("var", "std"):
+        assert getattr(x, name)(correction=None).item() == getattr(np, name)(x.numpy(), ddof=1)

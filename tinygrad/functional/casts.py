@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
+from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, to_dtype
 from tinygrad.functional.elementwise import unary
 
 if TYPE_CHECKING:
@@ -25,6 +25,12 @@ def cast(self: Tensor, dtype: DTypeLike) -> Tensor:
     """
     kind = to_dtype(dtype)
     return self if self.dtype is kind else unary(self, lambda x: x.cast(kind))
+
+
+def as_real(self: Tensor, *others: Tensor) -> Tensor:
+    """`self` as a float, for what is a function of real numbers: integers among themselves would wrap. Beside
+    `others` that are floats it takes the type that all meet in."""
+    return cast(self, least_upper_float(promote(self.dtype, *(x.dtype for x in others))))
 
 
 def bitcast(self: Tensor, dtype: DTypeLike) -> Tensor:

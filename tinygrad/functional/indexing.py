@@ -239,15 +239,17 @@ def _numbers_along(axis: int, ndim: int, size: int, dtype: DType) -> UOp:
 def _picked(self: Tensor, axes: tuple[int, ...], *indices: Tensor) -> Tensor:
     """Tensor indexing: these axes, in order, are replaced by the common shape of what indexes them.
 
-    It comes where the indexed axes were if those are neighbours, else in front, as in NumPy.
+    It comes where the indexed axes were if those are neighbours, else in front, as in NumPy. Axes that one
+    position indexes are gone before that is asked.
     """
     x = self.uop
     tensors = {axis: _not_negative(index.uop, x.shape[axis])
                for axis, index in zip(axes, indices, strict=True)}
     shape = broadcast_shape("index", *(tensors[a].shape for a in axes))
     others = [a for a in range(len(x.shape)) if a not in tensors]
-    neighbours = axes[-1] - axes[0] < len(axes)
-    before = [a for a in others if a < axes[0]] if neighbours else []
+    wide = [a for a in axes if tensors[a].shape] or axes
+    between = [a for a in others if wide[0] < a < wide[-1]]
+    before = [] if between else [a for a in others if a < wide[0]]
     after = [a for a in others if a not in before]
     # axes: before, the indices' shape, the indexed axes (summed), after; so the transpose of this, a sum over
     # the second of these, lies in memory as x does
@@ -273,7 +275,8 @@ def _picked(self: Tensor, axes: tuple[int, ...], *indices: Tensor) -> Tensor:
 
 def getitem(self: Tensor, index: Any) -> Tensor:
     """The items that an index selects: ints, slices, None, Ellipsis, lists, integer tensors, masks, as in
-    NumPy (but an int beside tensors takes its item first, as in PyTorch, and is none of them).
+    NumPy (but an int, or a tensor of one position without axes, beside tensors takes its item first, as in
+    PyTorch, and is none of them).
 
     Positions of an integer tensor that are out of range give zero. Raises IndexError for ints out of range
     (in lists and arrays too), too many indices, and masks that do not fit.

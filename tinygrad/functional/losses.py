@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from tinygrad.dtype import dtypes, least_upper_float, promote
+from tinygrad.functional.casts import as_real
 
 if TYPE_CHECKING:
     from tinygrad.graph.uop import UOp
@@ -85,6 +86,7 @@ def binary_crossentropy_logits(self: Tensor, Y: Tensor, reduction: Reduction = "
     2.0
     """
     _check_targets("binary_crossentropy_logits", self, Y)
+    self = as_real(self)
     positive = Y * self.logsigmoid()
     if pos_weight is not None:
         positive = positive * pos_weight
@@ -172,7 +174,7 @@ def nll_loss(self: Tensor, Y: Tensor, weight: Tensor | None = None, ignore_index
     if weight is not None and weight.shape != (classes,):
         raise ValueError(f"nll_loss of {self.shape} takes a weight ({classes},), got {weight.shape}")
     picked = _is_label(Y, classes, axis, self.ndim)
-    loss = -picked.where(self, 0).sum(axis)
+    loss = -picked.where(as_real(self), 0).sum(axis)
     if weight is None and ignore_index is None:
         return reduce_loss(loss, reduction)
     if weight is None:

@@ -387,11 +387,16 @@ def atan2(self: Tensor, other: Operand) -> Tensor:
     return real_binary("atan2", node, self, other)
 
 
+SINC = [(-1) ** k / math.factorial(2 * k + 1) for k in range(9)]
+"""Of sin(a) / a in powers of a^2: the first term left out is below 1e-18 for a < 0.8."""
+
+
 def sinc(self: Tensor) -> Tensor:
-    """sin(pi x) / (pi x), 1 at 0."""
+    """sin(pi x) / (pi x), 1 at 0. Near it the series, whose derivatives lose no digits."""
     def node(x: UOp) -> UOp:
-        angle = x.eq(0).where(1, x) * math.pi
-        return x.eq(0).where(1, angle.sin() / angle)
+        near = (x < 0.25) & (x > -0.25)
+        small, large = near.where(x, 0) * math.pi, near.where(1, x) * math.pi
+        return near.where(polynomial(small * small, SINC), large.sin() / large)
 
     return real(self, node)
 

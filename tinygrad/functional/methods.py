@@ -15,6 +15,7 @@ from tinygrad.functional import (
     creation,
     decompositions,
     differentiation,
+    divisors,
     elementwise,
     equations,
     error_function,
@@ -307,6 +308,8 @@ class Methods(InPlace):
     logit = memoised(mathematics.logit)
     xlogy = memoised(pytorch_names.xlogy)
     hypot = memoised(mathematics.hypot)
+    gcd = memoised(divisors.gcd)
+    lcm = memoised(divisors.lcm)
     deg2rad = pytorch_names.deg2rad
     rad2deg = pytorch_names.rad2deg
     frac = pytorch_names.frac

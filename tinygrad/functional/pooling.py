@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 import numpy as np
 
 from tinygrad.dtype import dtypes, least_upper_float, promote
+from tinygrad.functional.casts import as_real
 from tinygrad.functional.movement import copied
 from tinygrad.functional.windows import (
     Padding,
@@ -206,7 +207,7 @@ def max_unpool2d(self: Tensor, indices: Tensor, kernel_size: Sizes = (2, 2), str
 
 def adaptive_average(x: Tensor, output_size: Sequence[int]) -> Tensor:
     """Means over parts of the last axes: part i of m has the items floor(i*n/m) to ceil((i + 1)*n/m)."""
-    sizes = x.shape[x.ndim - len(output_size):]
+    x, sizes = as_real(x), x.shape[x.ndim - len(output_size):]
     if all(n % out == 0 for n, out in zip(sizes, output_size, strict=True)):
         return avg_pool2d(x, tuple(n // out for n, out in zip(sizes, output_size, strict=True)))
     return interpolate(x, tuple(output_size), "area")

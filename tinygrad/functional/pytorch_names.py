@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 
-from tinygrad.dtype import DTypeLike, dtypes
+from tinygrad.dtype import DTypeLike, dtypes, sum_dtype
+from tinygrad.functional.casts import as_real
 from tinygrad.functional.creation import to_shape
 from tinygrad.functional.elementwise import as_tensor
 from tinygrad.functional.movement import axis_and_size, axis_of, integers
@@ -141,7 +142,8 @@ def prelu(self: Tensor, weight: Tensor) -> Tensor:
     """Negative numbers times `weight`: one number, or one for each channel, axis 1."""
     if weight.numel() > 1:
         weight = weight.reshape([-1 if axis == 1 else 1 for axis in range(max(self.ndim, 2))][-self.ndim:])
-    return (self > 0).where(self, self * weight)
+    negative = (self > 0).where(0, self)  # no product of the weight and infinity, whose gradients are NaN
+    return (self > 0).where(self, negative * weight)
 
 
 # --- along axes ---------------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ def _power(x: Tensor, exponent: float) -> Tensor:
 
 def dist(self: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The norm of the difference."""
-    return norm(self - other, p)
+    return norm(as_real(self, other) - other, p)
 
 
 def count_nonzero(self: Tensor, dim: Axes = None) -> Tensor:
@@ -426,7 +428,7 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
     if self.numel() and int(self.min().item()) < 0:
         raise ValueError("bincount: numbers are from 0 on")
     count = max(minlength, int(self.max().item()) + 1 if self.numel() else 0)
-    each = weights if weights is not None else self.ones_like(dtype=dtypes.int32)
+    each = self.ones_like(dtype=dtypes.int32) if weights is None else weights.cast(sum_dtype(weights.dtype))
     return type(self).zeros(count, dtype=each.dtype, device=self.device).scatter_reduce(0, self, each, "sum")
 
 

@@ -112,20 +112,21 @@ def mean(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
     return (total / count if isinstance(count, Size) else total.div(count)).cast(dtype)
 
 
-def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> tuple[Tensor,
-                                                                                                     Tensor]:
+def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False,
+             correction: float | None = 1) -> tuple[Tensor, Tensor]:
     """(variance, mean). The variance is the sum of squared distances from the mean over (items -
-    correction)."""
+    correction), which is 1 also for None."""
     dtype = least_upper_float(self.dtype)
     variance, center = _var_mean(self, axis, keepdim, correction)
     return variance.cast(dtype), center.cast(dtype)
 
 
-def _var_mean(self: Tensor, axis: Axis, keepdim: bool, correction: float) -> tuple[Tensor, Tensor]:
+def _var_mean(self: Tensor, axis: Axis, keepdim: bool, correction: float | None) -> tuple[Tensor, Tensor]:
     """The same in the dtype that it is computed in, at least float32."""
     dtype = least_upper_float(self.dtype)
     wide = self.cast(promote(dtype, dtypes.float32))
     axes = axes_of("var", self, axis)
+    correction = 1 if correction is None else correction
     count = prod(self.shape[a] for a in axes)
     center = wide.mean(axes, keepdim=True)
     distance = wide - center
@@ -138,7 +139,7 @@ def _var_mean(self: Tensor, axis: Axis, keepdim: bool, correction: float) -> tup
     return variance, type(self).of(_without_axes(center.uop, axes, keepdim), self)
 
 
-def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Tensor:
+def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float | None = 1) -> Tensor:
     """The variance: the sum of squared distances from the mean over (items - correction); a float, also of
     integers.
 
@@ -148,7 +149,7 @@ def var(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: floa
     return var_mean(self, axis, keepdim, correction)[0]
 
 
-def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> Tensor:
+def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float | None = 1) -> Tensor:
     """The standard deviation, the square root of the variance over (items - correction).
 
     Half types are rounded once, after the root, so that no variance overflows. Where all items are equal the
@@ -157,8 +158,8 @@ def std(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: floa
     return std_mean(self, axis, keepdim, correction)[0]
 
 
-def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False, correction: float = 1) -> tuple[Tensor,
-                                                                                                     Tensor]:
+def std_mean(self: Tensor, axis: Axis = None, keepdim: bool = False,
+             correction: float | None = 1) -> tuple[Tensor, Tensor]:
     """(standard deviation, mean)."""
     dtype = least_upper_float(self.dtype)
     variance, center = _var_mean(self, axis, keepdim, correction)

@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tinygrad.dtype import DType, dtypes
+from tinygrad.dtype import DType, dtypes, least_upper_float, promote, sum_dtype
+from tinygrad.functional.casts import as_real
 from tinygrad.functional.elementwise import as_tensor
 from tinygrad.functional.movement import axis_and_size, axis_of
 from tinygrad.functional.sorting import bisect, positions_at
@@ -147,8 +148,9 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
     low, high = is_point.where(low - 1, low), is_point.where(high + 1, high)
     part = ((wide - low) / (high - low) * bins).floor().clip(0, bins - 1)
     number = ((wide >= low) & (wide <= high)).where(part, bins).cast(dtypes.int32)
-    counts = type(self).zeros(bins + 1, dtype=self.dtype, device=self.device, requires_grad=False)
-    return counts.scatter_reduce(0, number, wide.ones_like(dtype=self.dtype), "sum")[:bins]
+    kind = sum_dtype(self.dtype)
+    counts = type(self).zeros(bins + 1, dtype=kind, device=self.device, requires_grad=False)
+    return counts.scatter_reduce(0, number, wide.ones_like(dtype=kind), "sum")[:bins]
 
 
 def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None,
@@ -193,14 +195,38 @@ def isin(self: Tensor, test_elements: Tensor) -> Tensor:
     return rising[place] == self
 
 
-def cov(self: Tensor, *, correction: int = 1) -> Tensor:
-    """Covariances of variables, the rows, over observations, the columns; of one row, its variance."""
+def cov(self: Tensor, *, correction: float = 1, fweights: Tensor | None = None,
+        aweights: Tensor | None = None) -> Tensor:
+    """Covariances of variables, the rows, over observations, the columns; of one row, its variance.
+
+    `fweights`, integers, says how often each observation was made, `aweights` how much it counts. Half types
+    are computed in float32.
+
+    >>> Tensor([1.0, 3.0]).cov(fweights=Tensor([3, 1])).item()
+    1.0
+    """
     if self.ndim > 2:
         raise ValueError(f"cov takes a row or a matrix of variables, got shape {self.shape}")
-    rows = self if self.ndim == 2 else self.reshape(1, self.numel())
-    deviation = rows - rows.mean(1, keepdim=True)
-    found = deviation @ deviation.T / max(rows.shape[1] - correction, 0)
-    return found if found.shape != (1, 1) else found.reshape(())
+    kind = least_upper_float(self.dtype)
+    wide = (self if self.ndim == 2 else self.reshape(1, self.numel())).cast(promote(kind, dtypes.float32))
+    count = wide.shape[1]
+    for name, weights in (("fweights", fweights), ("aweights", aweights)):
+        if weights is not None and weights.shape != (count,):
+            raise ValueError(f"cov of {count} observations takes as many {name}, got shape {weights.shape}")
+    if fweights is not None and not fweights.dtype.is_int:
+        raise ValueError(f"cov takes integers as fweights, got {fweights.dtype}")
+    each = [w.cast(wide.dtype) for w in (fweights, aweights) if w is not None]
+    if not each:
+        deviation = wide - wide.mean(1, keepdim=True)
+        found = deviation @ deviation.T / max(count - correction, 0)
+    else:
+        weight = math.prod(each[1:], start=each[0])
+        total = weight.sum()
+        deviation = wide - (wide * weight).sum(1, keepdim=True) / total
+        lost = correction if aweights is None else correction * (weight * each[-1]).sum() / total
+        found = (deviation * weight) @ deviation.T / (total - lost).maximum(0)
+    found = found if found.shape != (1, 1) else found.reshape(())
+    return found.cast(kind)
 
 
 def corrcoef(self: Tensor) -> Tensor:
@@ -217,7 +243,7 @@ def cdist(self: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
     (..., n, m)."""
     if self.ndim < 2 or x2.ndim < 2 or self.shape[-1] != x2.shape[-1]:
         raise ValueError(f"cdist takes (..., n, d) and (..., m, d), got {self.shape} and {x2.shape}")
-    return (self.unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)
+    return (as_real(self, x2).unsqueeze(-2) - x2.unsqueeze(-3)).norm(p, -1)
 
 
 def logdet(self: Tensor) -> Tensor:

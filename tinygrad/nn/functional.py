@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import DTypeLike, dtypes, promote
+from tinygrad.functional.casts import as_real
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.functional.pooling import adaptive_average, adaptive_largest
 from tinygrad.functional.windows import pad_spatial, per_axis, sliding_windows
@@ -287,7 +288,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
                         ) -> Tensor:
     """input / (k + alpha * the mean square of `size` channels around) ** beta (Krizhevsky and others, 2012):
     (N, channels, ...)."""
-    squares = input.square().pad((None, (size // 2, (size - 1) // 2), *(None,) * (input.ndim - 2)))
+    squares = as_real(input).square().pad((None, (size // 2, (size - 1) // 2), *(None,) * (input.ndim - 2)))
     around = squares.unfold(1, size, 1).mean(-1)
     return input / (around * alpha + k) ** beta
 
@@ -302,7 +303,8 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norms of the differences of each two rows, (n, d) to (n (n - 1) / 2,)."""
     first, second = np.triu_indices(input.shape[0], 1)
-    return (input[first] - input[second]).norm(p, -1)
+    rows = as_real(input)
+    return (rows[first] - rows[second]).norm(p, -1)
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -358,9 +360,10 @@ def _pooling(axes: int) -> tuple[Callable[..., Any], ...]:
     def lp_pool(input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None,
                 ceil_mode: bool = False) -> Tensor:
         items = prod(make_tuple(kernel_size, axes))
-        means = avg_pool(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
-        found: Tensor = (means * items).pow(1 / norm_type)
-        return found
+        powers = as_real(input).pow(norm_type)
+        total: Tensor = avg_pool(powers, kernel_size, stride, 0, ceil_mode) * items
+        empty = total == 0  # where the root's gradient is infinite, and taken as 0
+        return empty.where(0, empty.where(1, total).pow(1 / norm_type))
 
     def max_unpool(input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Sizes | None = None,
                    padding: Sizes = 0, output_size: Sequence[int] | None = None) -> Tensor:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from tinygrad.dtype import dtypes, promote
+from tinygrad.functional.casts import as_real
 from tinygrad.functional.losses import Reduction, reduce_loss
 from tinygrad.functional.movement import axis_of
 from tinygrad.graph.shapes import broadcast_shape
@@ -57,7 +58,7 @@ def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float =
                       weight: Tensor | None = None, *, reduction: Reduction = "mean") -> Tensor:
     """Means over the classes of max(0, margin - the score of the class + this one's) ** p, times the `weight`
     of the class: of scores (N, classes) and class numbers (N,)."""
-    own = target.reshape(-1, 1)
+    input, own = as_real(input), target.reshape(-1, 1)
     lacking = (margin - input.gather(1, own) + input).clip(0) ** p
     lacking = lacking if weight is None else lacking * weight[target].unsqueeze(1)
     others = Tensor.arange(input.shape[1], device=input.device) != own
@@ -131,12 +132,12 @@ def mse_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") ->
     >>> nn.functional.mse_loss(Tensor([1.0, 3.0]), Tensor([1.0, 1.0])).item()
     2.0
     """
-    return reduce_loss((input - target).square(), reduction)
+    return reduce_loss((as_real(input, target) - target).square(), reduction)
 
 
 def l1_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """abs(input - target)."""
-    return reduce_loss((input - target).abs(), reduction)
+    return reduce_loss((as_real(input, target) - target).abs(), reduction)
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean", beta: float = 1.0
@@ -146,16 +147,18 @@ def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mea
         raise ValueError(f"smooth_l1_loss takes beta >= 0, got {beta}")
     if beta == 0:
         return l1_loss(input, target, reduction=reduction)
-    d = (input - target).abs()
-    return reduce_loss((d < beta).where(d * d * (0.5 / beta), d - 0.5 * beta), reduction)
+    d = (as_real(input, target) - target).abs()
+    small = (d < beta).where(d, 0)  # whose square has a gradient where d is infinite
+    return reduce_loss((d < beta).where(small * small * (0.5 / beta), d - 0.5 * beta), reduction)
 
 
 def huber_loss(input: Tensor, target: Tensor, reduction: Reduction = "mean", delta: float = 1.0) -> Tensor:
     """With d = abs(input - target): d * d / 2 up to delta, delta * (d - delta / 2) above."""
     if delta <= 0:
         raise ValueError(f"huber_loss takes delta > 0, got {delta}")
-    d = (input - target).abs()
-    return reduce_loss((d <= delta).where(d * d * 0.5, (d - 0.5 * delta) * delta), reduction)
+    d = (as_real(input, target) - target).abs()
+    small = (d <= delta).where(d, 0)
+    return reduce_loss((d <= delta).where(small * small * 0.5, (d - 0.5 * delta) * delta), reduction)
 
 
 # --- distributions ------------------------------------------------------------------------------------------
@@ -164,6 +167,7 @@ def huber_loss(input: Tensor, target: Tensor, reduction: Reduction = "mean", del
 def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """target * (log(target) - input), the divergence from distributions whose logarithms are `input`;
     `log_target`: the target is logarithms too. "batchmean" is the sum over the size of axis 0."""
+    input = as_real(input, target)
     loss = target.exp() * (target - input) if log_target else target.xlogy(target) - target * input
     if reduction == "batchmean":
         return loss.sum() / (input.shape[0] if input.ndim else 1)
@@ -174,6 +178,7 @@ def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full
                      eps: float = 1e-8, reduction: Reduction = "mean") -> Tensor:
     """Counts `target` of Poisson distributions with means e^input, or `input`: mean - target * log(mean),
     and, if `full`, Stirling's log(target!) where that is above 1."""
+    input = as_real(input, target)
     loss = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
         counts = (target > 1).where(target, 1)
@@ -195,7 +200,7 @@ def gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor | float, full: 
         raise ValueError(f"gaussian_nll_loss of inputs {input.shape} takes variances of that shape, or of "
                          f"one a row, got {var.shape}")
     var = var + (var.maximum(eps) - var).detach()  # what is raised to eps keeps its gradient
-    loss = (var.log() + (input - target).square() / var) * 0.5
+    loss = (var.log() + (as_real(input, target) - target).square() / var) * 0.5
     return reduce_loss(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
@@ -218,13 +223,14 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
                       ) -> Tensor:
     """The p-norm along the last axis of x1 - x2 + eps."""
-    return (x1 - x2 + eps).norm(p, -1, keepdim)
+    return (as_real(x1, x2) - x2 + eps).norm(p, -1, keepdim)
 
 
 def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, *,
                           reduction: Reduction = "mean") -> Tensor:
     """1 - cosine where the target is 1; what the cosine is above the margin where it is -1. Of vectors (N, D)
     and (N,) targets, or (D,) and ()."""
+    input1, input2 = as_real(input1, input2), as_real(input2, input1)
     dot, *squares = ((a * b).sum(-1) for a, b in ((input1, input2), (input1, input1), (input2, input2)))
     cosine = dot / ((squares[0] + 1e-12) * (squares[1] + 1e-12)).sqrt()
     apart = (target == -1).where((cosine - margin).clamp_min(0), 0)
@@ -242,7 +248,7 @@ def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: 
                         reduction: Reduction = "mean") -> Tensor:
     """max(0, margin - target * (input1 - input2)): the target is 1 where the first should be larger, else
     -1."""
-    return reduce_loss((margin - target * (input1 - input2)).clamp_min(0), reduction)
+    return reduce_loss((margin - target * (as_real(input1, input2) - input2)).clamp_min(0), reduction)
 
 
 def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0,
@@ -258,4 +264,4 @@ def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, marg
 
 def soft_margin_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """log(1 + e^(-target * input)), targets 1 and -1."""
-    return reduce_loss((-target * input).softplus(), reduction)
+    return reduce_loss((-target * as_real(input, target)).softplus(), reduction)

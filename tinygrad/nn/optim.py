@@ -28,7 +28,7 @@ class Optimizer:
 
     def __init__(self, params: Iterable[Tensor], lr: float, device: str | None = None,
                  fused: bool = False) -> None:
-        _refuse_negative(lr)
+        _refuse_negative(learning_rate=lr)
         if isinstance(params, Tensor):
             raise TypeError("an optimizer takes a list of tensors, got one of shape "
                             f"{params.shape}: [x] is a list")
@@ -62,7 +62,7 @@ class Optimizer:
         if isinstance(rate, Tensor):
             self.__dict__["lr"] = rate
         else:
-            _refuse_negative(rate)
+            _refuse_negative(learning_rate=rate)
             self.lr.assign([rate])
 
     def _numbers(self, values: list[float]) -> Tensor:
@@ -117,9 +117,10 @@ class Optimizer:
         numbers.assign(after)
 
 
-def _refuse_negative(rate: float) -> None:
-    if rate < 0:
-        raise ValueError(f"an optimizer takes a learning rate >= 0, got {rate}")
+def _refuse_negative(**options: float) -> None:
+    for name, value in options.items():
+        if value < 0:
+            raise ValueError(f"an optimizer takes a {name.replace('_', ' ')} >= 0, got {value}")
 
 
 def _refuse_averages(b1: float, b2: float) -> None:
@@ -175,6 +176,7 @@ class LARS(Optimizer):
         super().__init__(params, lr, device, fused)
         if ns_steps > 0 and ns_coefficients is None:
             raise ValueError("Newton-Schulz steps take ns_coefficients, three numbers")
+        _refuse_negative(momentum=momentum, weight_decay=weight_decay)
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.ns_steps = ns_steps
@@ -283,6 +285,7 @@ class LAMB(Optimizer):
                  amsgrad: bool = False) -> None:
         super().__init__(params, lr, device, fused)
         _refuse_averages(b1, b2)
+        _refuse_negative(weight_decay=min(weight_decay, gradient_decay), eps=eps)
         self.b1 = b1
         self.b2 = b2
         self.eps = eps
@@ -367,6 +370,7 @@ class RMSprop(Optimizer):
                  weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False,
                  device: str | None = None, fused: bool = False) -> None:
         super().__init__(params, lr, device, fused)
+        _refuse_negative(momentum=momentum, weight_decay=weight_decay, eps=eps)
         self.alpha = alpha
         self.eps = eps
         self.weight_decay = weight_decay
@@ -400,6 +404,7 @@ class Adagrad(Optimizer):
                  initial_accumulator_value: float = 0.0, eps: float = 1e-10, device: str | None = None,
                  fused: bool = False) -> None:
         super().__init__(params, lr, device, fused)
+        _refuse_negative(weight_decay=weight_decay, eps=eps)
         self.weight_decay = weight_decay
         self.eps = eps
         self.v = self._state()
@@ -425,6 +430,7 @@ class Adadelta(Optimizer):
                  weight_decay: float = 0.0, device: str | None = None, fused: bool = False) -> None:
         super().__init__(params, lr, device, fused)
         _refuse_averages(rho, rho)
+        _refuse_negative(weight_decay=weight_decay, eps=eps)
         self.rho = rho
         self.eps = eps
         self.weight_decay = weight_decay
@@ -452,6 +458,7 @@ class _Adaptive(Optimizer):
                  weight_decay: float, decoupled_weight_decay: bool, device: str | None, fused: bool) -> None:
         super().__init__(params, lr, device, fused)
         _refuse_averages(*betas)
+        _refuse_negative(weight_decay=weight_decay, eps=eps)
         self.b1, self.b2 = betas
         self.eps = eps
         self.weight_decay = weight_decay

@@ -157,7 +157,7 @@ class RNNCell(_Cell):
         _nonlinear(nonlinearity)
 
     def __call__(self, x: Tensor, h: Tensor | None = None) -> Tensor:
-        return self._next(self.nonlinearity, x, None if h is None else (h,))[0]
+        return self._next(_nonlinear(self.nonlinearity), x, None if h is None else (h,))[0]
 
 
 # --- sequences ----------------------------------------------------------------------------------------------

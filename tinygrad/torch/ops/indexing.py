@@ -17,13 +17,15 @@ def at(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 
 
 def indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    """`at` for indices that may be out of bounds. A mask takes as many axes as it has."""
+    """`at` for indices that may be out of bounds. A mask takes as many axes as it has. One position without
+    axes is an index as the others here, not an item that is taken first."""
     axis = 0
     for item in indices:
         if item is not None and not item.dtype.is_bool:
             require_within(item, x.shape[axis], "index", from_the_end=True)
         axis += item.ndim if item is not None and item.dtype.is_bool else 1
-    return at(x, indices)
+    return at(x, [item if item is None or item.ndim else item.reshape(1) for item in indices]
+              if any(item is not None and item.ndim for item in indices) else indices)
 
 
 def gather(x: Tensor, dim: int, index: Tensor, sparse_grad: bool = False) -> Tensor:
