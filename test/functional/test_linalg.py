@@ -405,6 +405,7 @@ def test_steps_are_not_traced_again_whatever_there_is(n: int, traces: int,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     step = factors._lu_step
+    factors._replayed.cache_clear()  # or a test before this one has traced it
     monkeypatch.setattr(factors, "_lu_step", lambda *args: (calls.append(n), step(*args))[1])
     kept = []
     for i in range(10):
@@ -413,7 +414,7 @@ def test_steps_are_not_traced_again_whatever_there_is(n: int, traces: int,
         counts = Tensor.arange(n), Tensor.arange(n).realize()
         kept.append([*counts, Tensor.ones((), dtype="float64"), Tensor(0)])
         kept[-1][i % 2].assign(kept[-1][0] + 1)
-    assert len(calls) <= traces * (n if n <= factors.STEPS_IN_ONE else factors.STEPS_AT_ONCE)
+    assert 0 < len(calls) <= traces * (n if n <= factors.STEPS_IN_ONE else factors.STEPS_AT_ONCE)
 
 
 def test_steps_that_a_trace_is_made_of_have_the_same_kernels() -> None:

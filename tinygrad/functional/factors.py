@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 State = tuple["Tensor", ...]
 Step = Callable[..., State]
+Kinds = tuple[tuple[Shape, DType], ...]
+"""Shapes and dtypes of tensors."""
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -52,10 +54,6 @@ def _number(k: int, device: str | tuple[str, ...]) -> Tensor:
     return Tensor([k], device=device, dtype=dtypes.int32).realize().reshape(())
 
 
-Kinds = tuple[tuple[Shape, DType], ...]
-"""Shapes and dtypes of tensors."""
-
-
 def _traced(function: Callable[..., State]) -> Callable[..., State]:
     from tinygrad.jit.jit import PureJit
 
@@ -65,7 +63,7 @@ def _traced(function: Callable[..., State]) -> Callable[..., State]:
 @functools.lru_cache(maxsize=256)
 def _replayed(function: Callable[..., State], kinds: Kinds) -> Callable[..., State]:
     """A function of such tensors alone, traced and replayed."""
-    return _traced(lambda *tensors: function(*tensors))
+    return _traced(function)
 
 
 @functools.lru_cache(maxsize=256)
