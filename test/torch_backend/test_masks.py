@@ -1,4 +1,5 @@
-"""Writes where masks hold, beside other indices, `x[mask, index] = values`: as in eager, with gradients."""
+"""What is written where masks hold, beside other indices, `x[mask, index] = values`, and what is read there,
+in graphs with sizes that values decide: as in eager, with gradients."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -108,3 +109,35 @@ def test_masks_that_hold_elsewhere_replay_one_trace_and_what_does_not_fit_is_an_
     assert torch._dynamo.utils.counters["tinygrad"]["traces"] == traces + 1
     with pytest.raises(RuntimeError, match="not as many as those of the indices beside it"):
         run(x, ~mask, values)
+
+
+def items_written(x: Any) -> Any:
+    y = x.clone()
+    y[x > 0] = x[x > 0].sin() * 3
+    return y
+
+
+def rows_written(x: Any) -> Any:
+    mask, y = x[:, 0] > 0, x * 2
+    y[mask] = x[mask].exp() + y[mask]
+    return y
+
+
+READ_BY_MASK: dict[str, Callable[..., Any]] = {
+    "items": lambda x: x[x > 0].exp().sum(),
+    "rows and columns": lambda x: x[x[:, 0] > 0].sum() + x[:, x[0] > 0].square().sum(),
+    "items written back": items_written,
+    "rows written back": rows_written,
+    "rows added": lambda x: x.index_put((x[:, 0] > 0,), x[x[:, 0] > 0] * 2, accumulate=True),
+    "items beside an index": lambda x: x.index_put((x[:, 0] > 0, torch.tensor(1)), x[x[:, 0] > 0, 0]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*PyTorch runs them")
+@pytest.mark.parametrize("name", READ_BY_MASK)
+def test_items_where_a_mask_holds_are_as_many_as_it_says(name: str) -> None:
+    """PyTorch takes them, in graphs that may have what it is asked for by a setting."""
+    given = torch.randn(5, 4, dtype=torch.float64)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for x in (given, -given.abs(), given.abs(), given[1:]):
+            gives_what_eager_gives(READ_BY_MASK[name], x.clone().requires_grad_())

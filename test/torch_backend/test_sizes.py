@@ -385,3 +385,27 @@ def test_views_that_depend_on_sizes_show_what_they_show_in_eager_programs(name: 
                 assert ours.stride() == eager.stride() and ours.storage_offset() == eager.storage_offset()
             found[-1].add_(100)
             expected[-1].add_(100)
+
+
+@pytest.mark.parametrize("parts", [lambda y, k: (y[:k], y[k:]), lambda y, k: (y[k:, :1], y),
+                                   lambda y, k: (y[:, -k:], y.view(-1)[k:])])
+def test_views_that_begin_where_values_say_show_what_they_show_in_eager_programs(
+        parts: Callable[[Any, int], Any]) -> None:
+    """A program with gradients makes such results again, where a compiled function says that they begin."""
+    def function(x: Any, n: Any) -> Any:
+        k = n.item()
+        torch._check(0 < k <= 3)
+        return parts(x * 2, k)
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch reads the value
+        run = torch.compile(function, backend=backend)
+        for k in (2, 1, 3):
+            x, n = torch.arange(15.0).reshape(5, 3).requires_grad_(), torch.tensor(k)
+            found, expected = run(x, n), function(x, n)
+            for ours, eager in zip(found, expected, strict=True):
+                torch.testing.assert_close(ours, eager, rtol=0, atol=0)
+                assert ours.storage_offset() == eager.storage_offset()
+            gradients = [torch.autograd.grad(sum(y.square().sum() for y in results), x)
+                         for results in (found, expected)]
+            torch.testing.assert_close(*gradients)

@@ -15,10 +15,14 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import optimization_hint
 from torch.fx.node import map_arg
 
 from tinygrad.torch.evaluate import FREE_LAYOUT
 from tinygrad.torch.sizes import Symbols, expression_of, size_of, symbols_of
+
+UNKNOWN_SIZE = 3
+"""What a size that values decide is taken for where a view is tried: not 0 or 1, which lie in any order."""
 
 Sizes = Mapping[Node, int]
 """What nodes of sizes are in a call."""
@@ -101,8 +105,6 @@ def can_be_made(source: Node, steps: Sequence[Node], symbols: Symbols | None) ->
         return True
     shape = [hint_of(size) for size in example.shape]
     sizes = {node: hint_of(size) for node, size in sizes.items()}
-    if None in (*shape, *sizes.values()):
-        return False
     value: Any = torch.empty(shape, dtype=example.dtype, device="meta")
     try:
         for step in steps:
@@ -112,9 +114,9 @@ def can_be_made(source: Node, steps: Sequence[Node], symbols: Symbols | None) ->
     return True
 
 
-def hint_of(size: Any) -> Any:
-    """A size as in the example; None where that does not say it."""
-    return size if isinstance(size, int) else size.node.hint
+def hint_of(size: Any) -> int:
+    """A size as in the example, or what it may be where values decide it."""
+    return int(optimization_hint(size, fallback=UNKNOWN_SIZE))
 
 
 def with_views_outside(module: GraphModule) -> tuple[GraphModule, Views | None]:

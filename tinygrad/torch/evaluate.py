@@ -37,6 +37,10 @@ OF_SIZES = (torch.sym_sum, torch.sym_max, torch.sym_min, torch.sym_int)
 VIEWS = frozenset(f"aten.{name}.default" for name in ("view", "reshape", "_unsafe_view", "view_copy"))
 """Operators that take a shape, in which one size may be left out."""
 
+BY_INDICES = frozenset(f"aten.{name}" for name in (
+    "index.Tensor", "_unsafe_index.Tensor", "index_put.default", "_unsafe_index_put.default"))
+"""Operators whose second argument is a list of indices, or None for whole axes."""
+
 FREE_LAYOUT = "tinygrad_free_layout"
 """In the notes of a node, a result that no user sees: its axes may lie in any order."""
 
@@ -195,8 +199,16 @@ def unsupported(module: GraphModule) -> list[str]:
 
 
 def is_supported(node: Node) -> bool:
-    """Whether an operator is in the table, and none of its tensors are complex."""
-    return not is_complex(node) and (str(node.target) in SETTLED or function_of(node) is not None)
+    """Whether an operator is in the table, none of its tensors are complex, and no mask says how many items
+    it takes."""
+    return not is_complex(node) and not is_by_mask(node) and (
+        str(node.target) in SETTLED or function_of(node) is not None)
+
+
+def is_by_mask(node: Node) -> bool:
+    """Whether an index takes the items where a mask holds, or writes to them (`masks.py` leaves few)."""
+    indices: Any = node.args[1] if str(node.target) in BY_INDICES else ()
+    return any(index.meta["val"].dtype in (torch.bool, torch.uint8) for index in indices if index is not None)
 
 
 def is_complex(node: Node) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false
 
 ALL = slice(None)
 
@@ -25,19 +26,21 @@ def masked_put(x: torch.Tensor, mask: torch.Tensor, axis: int, values: torch.Ten
                accumulate: bool) -> torch.Tensor:
     """`x` with `values` written, or added, where a mask of the axes from `axis` on holds. An axis of `values`
     is numbered by the items where it does, or is one for all of them."""
-    if 0 in values.shape:
+    if any(guard_or_false(n == 0) for n in values.shape):
         return x + values.sum().to(x.dtype)
     mask = mask.bool()
     after = x.ndim - axis - mask.ndim
     spread = mask.reshape(*mask.shape, *(1,) * after)
     items = values.reshape(*(1,) * (after + 1 - values.ndim), *values.shape)
     before, rest = items.shape[:items.ndim - after - 1], items.shape[items.ndim - after:]
-    if items.shape[len(before)] == 1:
+    count = items.shape[len(before)]
+    if guard_or_false(count == 1):
         whole = items.reshape(*before, *(1,) * mask.ndim, *rest)
     else:
-        count = items.shape[len(before)]
         torch._assert_async(mask.sum() == count, f"{count} values do not fit the items where a mask holds")
-        numbers = (mask.flatten().cumsum(0) - 1).clamp(0, count - 1)
+        if free_unbacked_symbols(count):  # there may be none: one more, which no place takes
+            items = torch.cat([items, items.new_zeros(*before, 1, *rest)], len(before))
+        numbers = (mask.flatten().cumsum(0) - 1).clamp(0, items.shape[len(before)] - 1)
         whole = items.index_select(len(before), numbers).reshape(*before, *mask.shape, *rest)
     return torch.where(spread, x + whole if accumulate else whole, x).to(x.dtype)
 
@@ -88,11 +91,11 @@ def without_masks(items: Sequence[Any], values: torch.Tensor) -> list[Any]:
     most = totals.amax() * (totals.amin() > 0)
     axis = -1 - axes_behind(items)
     said = [item.shape[-1] for item in items if isinstance(item, torch.Tensor) and not is_mask(item)
-            and item.ndim and item.shape[-1] != 1]
+            and item.ndim and not guard_or_false(item.shape[-1] == 1)]
     if said:
         count = said[0]
         most = torch.full_like(most, count)
-    elif values.ndim >= -axis and values.shape[axis] != 1:
+    elif values.ndim >= -axis and not guard_or_false(values.shape[axis] == 1):
         count = values.shape[axis]
         torch._assert_async(most == count, f"{count} values do not fit the items where a mask holds")
     else:
