@@ -143,6 +143,30 @@ def test_training_over_ranks_ends_with_the_parameters_of_one_process(count: int)
     assert done.stdout.split() == ["equal"] * count
 
 
+def test_random_numbers_over_ranks_are_those_of_one_process() -> None:
+    """Ranks had numbers of their own, that began where those of the weights did: with dropout they trained
+    otherwise than one process, by masks that were the weights' draws again."""
+    done = run_ranks(2, """
+        def drawn(devices):
+            Tensor.manual_seed(3)
+            layer, x = nn.Linear(4, 3), Tensor.ones(6, 4).contiguous()
+            if devices:
+                layer, x = nn.parallel.replicate(layer, devices), x.shard(devices, 0).realize()
+            step = TinyJit(lambda x: layer(x).dropout(0.5).realize())
+            with Tensor.train():
+                masked = [step(x).numpy() for _ in range(4)]
+            return [*masked, Tensor.rand(3).numpy(), layer(x).randn_like().numpy(), Tensor.rand(3).numpy()]
+
+        expected = drawn(None)
+        for ours, one in zip(drawn(world.devices), expected, strict=True):
+            np.testing.assert_allclose(ours, one, rtol=1e-5, atol=1e-6)
+        assert (expected[1] != expected[2]).any() and (expected[2] != expected[3]).any()
+        print("equal")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["equal"] * 2
+
+
 def test_collectives_send_the_bytes_that_theory_says() -> None:
     done = run_ranks(4, """
         def sent(make):
