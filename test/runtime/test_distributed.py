@@ -365,6 +365,20 @@ def test_what_is_read_of_an_all_reduce_is_read_after_it_in_all_ranks() -> None:
     assert done.stdout.split() == ["equal"] * 3
 
 
+def test_sums_over_ranks_that_are_no_numbers_warn_of_nothing() -> None:
+    """What is small NumPy adds up, whose warnings stood in logs of mixed precision, or ended the program."""
+    done = run_ranks(3, """
+        import warnings
+        warnings.simplefilter("error")
+        x = np.array([[np.inf, 3e38, 1], [-np.inf, 3e38, 2], [0, 1, 3]], np.float32)
+        found = Tensor(x).shard(world.devices, 0).sum(0).numpy()
+        np.testing.assert_array_equal(found, [np.nan, np.inf, 6])
+        print("equal")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["equal"] * 3
+
+
 def test_small_collectives_of_a_kind_are_made_as_one() -> None:
     done = run_ranks(3, """
         from tinygrad.runtime.rank import World
