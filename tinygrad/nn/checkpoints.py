@@ -32,6 +32,7 @@ from tinygrad.tensor import Tensor
 
 Box: TypeAlias = tuple[Span, ...]
 """The items between two along each axis."""
+Shape: TypeAlias = tuple[int, ...]
 INDEX = "index.json"
 FORMAT = "tensors in parts, 1"
 
@@ -103,15 +104,18 @@ def load(folder: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if name not in files[file]:
                 raise ValueError(f"the checkpoint in {place} is not whole: {file} has no {name!r}")
             parts.append((box, files[file][name]))
-        whole = _joined(parts)
-        if whole.shape != shape or whole.dtype.name != dtype:
-            raise ValueError(f"the checkpoint in {place} is not whole: {name!r} of {dtype} {shape} has parts "
-                             f"of {whole.dtype.name} {whole.shape}")
+        try:
+            whole = _joined(parts, shape)
+        except ValueError as error:
+            raise ValueError(f"the checkpoint in {place} is not whole: {name!r} has {error}") from error
+        if whole.dtype.name != dtype:
+            raise ValueError(f"the checkpoint in {place} is not whole: {name!r} of {dtype} has parts "
+                             f"of {whole.dtype.name}")
         found[name] = whole
     return found, index["metadata"]
 
 
-def _entries(tensors: Any, place: Path) -> dict[str, tuple[str, tuple[int, ...], list[tuple[str, Box]]]]:
+def _entries(tensors: Any, place: Path) -> dict[str, tuple[str, Shape, list[tuple[str, Box]]]]:
     """What an index says of each tensor: (dtype, shape, the parts as files and their items)."""
     try:
         return {name: (entry["dtype"], tuple(entry["shape"]), [
@@ -176,15 +180,24 @@ def _memory_of(tensor: Tensor, is_whole: Callable[[UOp], bool]) -> UOp:
     return view.base
 
 
-def _joined(parts: Sequence[tuple[Box, Tensor]], axis: int = 0) -> Tensor:
-    """A tensor of its parts, each of the items between two along each axis."""
-    if len(parts) == 1:
-        return parts[0][1]
+def _joined(parts: Sequence[tuple[Box, Tensor]], shape: Shape, axis: int = 0) -> Tensor:
+    """A tensor of its parts, each of the items between two along each axis. Raises ValueError where these are
+    not all items, each once."""
+    if axis == len(shape):
+        (box, only), *others = parts
+        if others or only.shape != tuple(end - start for start, end in box):
+            raise ValueError(f"other parts than the index says, of items {box}")
+        return only
     by_span: dict[Span, list[tuple[Box, Tensor]]] = {}
     for box, tensor in parts:
+        if len(box) != len(shape):
+            raise ValueError(f"a part of items {box}, in the shape {shape}")
         by_span.setdefault(box[axis], []).append((box, tensor))
-    first, *others = [_joined(some, axis + 1) for _, some in sorted(by_span.items())]
-    return first.cat(*others, dim=axis) if others else first
+    spans = sorted(by_span)
+    if [0, *(end for _, end in spans)] != [*(start for start, _ in spans), shape[axis]]:
+        raise ValueError(f"parts with the items {spans} of {shape[axis]} along axis {axis}")
+    first, *rest = [_joined(by_span[span], shape, axis + 1) for span in spans]
+    return first.cat(*rest, dim=axis) if rest else first
 
 
 def _index_of(place: Path) -> dict[str, Any] | None:
@@ -200,6 +213,8 @@ def _index_of(place: Path) -> dict[str, Any] | None:
     missing = [key for key in ("save", "metadata", "tensors") if key not in index]
     if missing:
         raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
+    if not isinstance(index["save"], int):
+        raise ValueError(f"{path} is damaged: the number of the save is {index['save']!r}")
     return index
 
 
@@ -222,7 +237,8 @@ def _agreed_number(place: Path, written: Mapping[str, Any]) -> int:
 def _number_of(place: Path) -> int:
     """Of the last save into a folder."""
     index = _index_of(place)
-    return 0 if index is None else int(index["save"])
+    found: int = 0 if index is None else index["save"]
+    return found
 
 
 def _remove_others(place: Path, kept: set[str]) -> None:
