@@ -195,7 +195,7 @@ def test_parts_that_are_not_all_items_once_are_refused(tmp_path: Path) -> None:
     loaded([first, upper], [second, lower])
     for parts, message in (
             ([[first, upper]], r"'rows' has parts with the items \[\(0, 4\)\] of 7 along axis 0"),
-            ([[first, upper], [second, lower], [second, lower]], "'rows' has other parts than the index says"),
+            ([[first, upper], [second, lower], [second, lower]], "'rows' has other parts than the index"),
             ([[first, upper], [second, upper]], r"has parts with the items \[\(0, 4\)\] of 7"),
             ([[first, upper], [second, [[3, 7], [0, 3]]]], r"has parts with the items .* of 7"),
             ([[first, [[0, 3], [0, 3]]], [second, [[3, 7], [0, 3]]]], "has other parts than the index says"),

@@ -70,6 +70,12 @@ def test_one_of_three_ranks_that_runs_another_program_is_named_before_the_time_o
     assert "takes longer than" not in done.stderr
 
 
+def test_the_rank_that_others_wait_for_too_long_is_named() -> None:
+    done = run_ranks(3, "if world.rank == 1: time.sleep(50)\n" + EXCHANGE, DISTRIBUTED_TIMEOUT="5")
+    assert done.returncode != 0
+    assert "takes longer than 5 s (DISTRIBUTED_TIMEOUT): rank 1 is not at it" in done.stderr, done.stderr
+
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt_distributed.py"
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--batch", "4"]
 
