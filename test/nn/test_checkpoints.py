@@ -176,3 +176,32 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     next(tmp_path.glob("*.safetensors")).unlink()
     with pytest.raises(ValueError, match=r"is not whole: 1-0000.-of-00002.safetensors is missing"):
         checkpoints.load(tmp_path)
+
+
+def test_parts_that_are_not_all_items_once_are_refused(tmp_path: Path) -> None:
+    """Items that two parts had, or none, were an IndexError, or values in each other's place."""
+    checkpoints.save({"rows": Tensor(numbers(7, 3)).shard(FOUR[:2], 0)}, tmp_path)
+    index = json.loads((tmp_path / "index.json").read_text())
+    rows = index["tensors"]["rows"]
+    (first, _), (second, rest) = rows["parts"]
+    upper, lower = [[0, 4], [0, 3]], [[4, 7], [0, 3]]
+    assert rest == lower
+
+    def loaded(*parts: Any, **others: Any) -> None:
+        (tmp_path / "index.json").write_text(json.dumps(
+            index | {"tensors": {"rows": rows | {"parts": parts}}} | others))
+        checkpoints.load(tmp_path)
+
+    loaded([first, upper], [second, lower])
+    for parts, message in (
+            ([[first, upper]], r"'rows' has parts with the items \[\(0, 4\)\] of 7 along axis 0"),
+            ([[first, upper], [second, lower], [second, lower]], "'rows' has other parts than the index"),
+            ([[first, upper], [second, upper]], r"has parts with the items \[\(0, 4\)\] of 7"),
+            ([[first, upper], [second, [[3, 7], [0, 3]]]], r"has parts with the items .* of 7"),
+            ([[first, [[0, 3], [0, 3]]], [second, [[3, 7], [0, 3]]]], "has other parts than the index says"),
+            ([[first, upper], [second, lower[:1]]], "has a part of items"),
+            ([], r"has parts with the items \[\] of 7")):
+        with pytest.raises(ValueError, match=f"is not whole: .*{message}"):
+            loaded(*parts)
+    with pytest.raises(ValueError, match="index.json is damaged: the number of the save is None"):
+        loaded(save=None)

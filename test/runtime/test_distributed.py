@@ -143,6 +143,30 @@ def test_training_over_ranks_ends_with_the_parameters_of_one_process(count: int)
     assert done.stdout.split() == ["equal"] * count
 
 
+def test_random_numbers_over_ranks_are_those_of_one_process() -> None:
+    """Ranks had numbers of their own, that began where those of the weights did: with dropout they trained
+    otherwise than one process, by masks that were the weights' draws again."""
+    done = run_ranks(2, """
+        def drawn(devices):
+            Tensor.manual_seed(3)
+            layer, x = nn.Linear(4, 3), Tensor.ones(6, 4).contiguous()
+            if devices:
+                layer, x = nn.parallel.replicate(layer, devices), x.shard(devices, 0).realize()
+            step = TinyJit(lambda x: layer(x).dropout(0.5).realize())
+            with Tensor.train():
+                masked = [step(x).numpy() for _ in range(4)]
+            return [*masked, Tensor.rand(3).numpy(), layer(x).randn_like().numpy(), Tensor.rand(3).numpy()]
+
+        expected = drawn(None)
+        for ours, one in zip(drawn(world.devices), expected, strict=True):
+            np.testing.assert_allclose(ours, one, rtol=1e-5, atol=1e-6)
+        assert (expected[1] != expected[2]).any() and (expected[2] != expected[3]).any()
+        print("equal")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["equal"] * 2
+
+
 def test_collectives_send_the_bytes_that_theory_says() -> None:
     done = run_ranks(4, """
         def sent(make):
@@ -335,6 +359,20 @@ def test_what_is_read_of_an_all_reduce_is_read_after_it_in_all_ranks() -> None:
         total = TinyJit(lambda x: x.sum(0, keepdim=True).to("CPU").realize())
         for value in (x.sum(0, keepdim=True), total(x), total(x), total(x), total(x)):
             np.testing.assert_array_equal(value.numpy(), a.sum(0, keepdims=True))
+        print("equal")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["equal"] * 3
+
+
+def test_sums_over_ranks_that_are_no_numbers_warn_of_nothing() -> None:
+    """What is small NumPy adds up, whose warnings stood in logs of mixed precision, or ended the program."""
+    done = run_ranks(3, """
+        import warnings
+        warnings.simplefilter("error")
+        x = np.array([[np.inf, 3e38, 1], [-np.inf, 3e38, 2], [0, 1, 3]], np.float32)
+        found = Tensor(x).shard(world.devices, 0).sum(0).numpy()
+        np.testing.assert_array_equal(found, [np.nan, np.inf, 6])
         print("equal")
     """)
     assert done.returncode == 0, done.stderr

@@ -70,6 +70,12 @@ def test_one_of_three_ranks_that_runs_another_program_is_named_before_the_time_o
     assert "takes longer than" not in done.stderr
 
 
+def test_the_rank_that_others_wait_for_too_long_is_named() -> None:
+    done = run_ranks(3, "if world.rank == 1: time.sleep(50)\n" + EXCHANGE, DISTRIBUTED_TIMEOUT="5")
+    assert done.returncode != 0
+    assert "takes longer than 5 s (DISTRIBUTED_TIMEOUT): rank 1 is not at it" in done.stderr, done.stderr
+
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt_distributed.py"
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--batch", "4"]
 
@@ -97,6 +103,31 @@ def test_a_checkpoint_has_tensors_of_single_ranks_and_of_every_process(tmp_path:
     """, DISTRIBUTED_TIMEOUT="60")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["equal"] * 2
+
+
+def test_a_checkpoint_is_of_tensors_that_all_ranks_name_in_whatever_order(tmp_path: Path) -> None:
+    """Who writes a tensor that several have followed from the order of names: with those of a set, which
+    differs between processes, some were in no file, and the checkpoint before was removed."""
+    done = run_ranks(2, f"""
+        tensors = {{name: Tensor.full((size,), size).contiguous().shard(world.devices)
+                   for name, size in (("a", 8), ("b", 2), ("c", 5))}}
+        folder = {str(tmp_path)!r}
+        nn.checkpoints.save(dict(sorted(tensors.items(), reverse=world.rank == 1)), folder, {{"step": 1}})
+        found, _ = nn.checkpoints.load(folder)
+        assert list(found) == ["a", "b", "c"]
+        for name, tensor in found.items():
+            np.testing.assert_array_equal(tensor.numpy(), tensors[name].numpy())
+        if world.rank == 1:
+            tensors["d"] = tensors.pop("c")
+        try:
+            nn.checkpoints.save(tensors, folder, {{"step": 2}})
+        except ValueError as error:
+            assert nn.checkpoints.load(folder)[1] == {{"step": 1}}
+            print(error)
+    """, DISTRIBUTED_TIMEOUT="60")
+    assert done.returncode == 0, done.stderr
+    cause = "those of rank 0 have other names, dtypes, shapes or layouts than those of rank 1"
+    assert done.stdout.splitlines() == [f"ranks save different tensors: {cause}"] * 2
 
 
 def test_training_goes_on_from_a_checkpoint_with_another_number_of_ranks(tmp_path: Path) -> None:

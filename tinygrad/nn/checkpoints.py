@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from tinygrad.device import Device
 from tinygrad.files import written_whole
@@ -29,6 +32,7 @@ from tinygrad.tensor import Tensor
 
 Box: TypeAlias = tuple[Span, ...]
 """The items between two along each axis."""
+Shape: TypeAlias = tuple[int, ...]
 INDEX = "index.json"
 FORMAT = "tensors in parts, 1"
 
@@ -39,7 +43,8 @@ def save(tensors: Mapping[str, Tensor], folder: PathLike, metadata: dict[str, An
     Tensors that are cut are written part by part, each by its device; those that are whole on several devices
     once. `metadata`: what JSON knows, kept with them (the step, a seed). Over ranks every process calls this
     with its own tensors of the same names, of which the first writes what each has (on the CPU); it returns
-    when all is written. Raises OSError where a file cannot be written: the checkpoint before is whole then.
+    when all is written. Raises OSError where a file cannot be written, ValueError where ranks give different
+    tensors: the checkpoint before is whole then.
 
     >>> import tempfile
     >>> weight = Tensor([[1.0, 2.0], [3.0, 4.0]]).shard(("CPU", "CPU:1"), axis=0)
@@ -51,21 +56,19 @@ def save(tensors: Mapping[str, Tensor], folder: PathLike, metadata: dict[str, An
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    placed = {name: _Placed(t) for name, t in tensors.items()}
+    placed = {name: _Placed(tensors[name]) for name in sorted(tensors)}  # one order in all processes
     devices = list(dict.fromkeys(d for p in placed.values() for d in p.devices)) or ["CPU"]
-    number = _number_of(place) + 1
+    bytes_of = dict.fromkeys(devices, 0)
+    writers = {name: p.writers(bytes_of) for name, p in placed.items()}
+    number = _agreed_number(place, {name: (p.said, writers[name]) for name, p in placed.items()})
     files = {d: f"{number}-{i + 1:05}-of-{len(devices):05}.safetensors" for i, d in enumerate(devices)}
     written: dict[str, dict[str, Tensor]] = {d: {} for d in devices}
-    bytes_of = dict.fromkeys(devices, 0)
-    entries = {}
+    entries = {name: {**placed[name].said, "parts": [[files[d], box] for d, box in writers[name]]}
+               for name in tensors}
     for name, p in placed.items():
-        parts = []
-        for device, box in p.writers(bytes_of):
-            parts.append([files[device], box])
-            bytes_of[device] += prod([end - start for start, end in box]) * p.tensor.dtype.itemsize
+        for device, _ in writers[name]:
             if _writes(device):
                 written[device][name] = p.part(device)
-        entries[name] = {"dtype": p.tensor.dtype.name, "shape": list(p.layout.shape), "parts": parts}
     for device in devices:
         if _writes(device):
             safe_save(written[device], place / files[device])
@@ -101,15 +104,18 @@ def load(folder: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
             if name not in files[file]:
                 raise ValueError(f"the checkpoint in {place} is not whole: {file} has no {name!r}")
             parts.append((box, files[file][name]))
-        whole = _joined(parts)
-        if whole.shape != shape or whole.dtype.name != dtype:
-            raise ValueError(f"the checkpoint in {place} is not whole: {name!r} of {dtype} {shape} has parts "
-                             f"of {whole.dtype.name} {whole.shape}")
+        try:
+            whole = _joined(parts, shape)
+        except ValueError as error:
+            raise ValueError(f"the checkpoint in {place} is not whole: {name!r} has {error}") from error
+        if whole.dtype.name != dtype:
+            raise ValueError(f"the checkpoint in {place} is not whole: {name!r} of {dtype} has parts "
+                             f"of {whole.dtype.name}")
         found[name] = whole
     return found, index["metadata"]
 
 
-def _entries(tensors: Any, place: Path) -> dict[str, tuple[str, tuple[int, ...], list[tuple[str, Box]]]]:
+def _entries(tensors: Any, place: Path) -> dict[str, tuple[str, Shape, list[tuple[str, Box]]]]:
     """What an index says of each tensor: (dtype, shape, the parts as files and their items)."""
     try:
         return {name: (entry["dtype"], tuple(entry["shape"]), [
@@ -135,15 +141,23 @@ class _Placed:
         elif World.current is not None:
             tensor.realize()  # what it is computed from may be on ranks: all take part
 
-    def writers(self, bytes_of: Mapping[str, int]) -> list[tuple[str, Box]]:
+    @property
+    def said(self) -> dict[str, Any]:
+        """What the index says of the whole of it."""
+        return {"dtype": self.tensor.dtype.name, "shape": list(self.layout.shape)}
+
+    def writers(self, bytes_of: dict[str, int]) -> list[tuple[str, Box]]:
         """Which device writes which items; of those that have the same ones the one that has the least to
-        write so far."""
+        write so far, to which they are added."""
         holders: dict[Box, list[str]] = {}
         for number, device in enumerate(self.devices):
             box = self.layout.box(number)
             if all(start < end for start, end in box) or 0 in self.layout.shape:
                 holders.setdefault(box, []).append(device)
-        return [(min(devices, key=bytes_of.__getitem__), box) for box, devices in holders.items()]
+        found = [(min(devices, key=bytes_of.__getitem__), box) for box, devices in holders.items()]
+        for device, box in found:
+            bytes_of[device] += prod([end - start for start, end in box]) * self.tensor.dtype.itemsize
+        return found
 
     def part(self, device: str) -> Tensor:
         """The items that a device has, on the CPU."""
@@ -166,15 +180,24 @@ def _memory_of(tensor: Tensor, is_whole: Callable[[UOp], bool]) -> UOp:
     return view.base
 
 
-def _joined(parts: Sequence[tuple[Box, Tensor]], axis: int = 0) -> Tensor:
-    """A tensor of its parts, each of the items between two along each axis."""
-    if len(parts) == 1:
-        return parts[0][1]
+def _joined(parts: Sequence[tuple[Box, Tensor]], shape: Shape, axis: int = 0) -> Tensor:
+    """A tensor of its parts, each of the items between two along each axis. Raises ValueError where these are
+    not all items, each once."""
+    if axis == len(shape):
+        (box, only), *others = parts
+        if others or only.shape != tuple(end - start for start, end in box):
+            raise ValueError(f"other parts than the index says, of items {box}")
+        return only
     by_span: dict[Span, list[tuple[Box, Tensor]]] = {}
     for box, tensor in parts:
+        if len(box) != len(shape):
+            raise ValueError(f"a part of items {box}, in the shape {shape}")
         by_span.setdefault(box[axis], []).append((box, tensor))
-    first, *others = [_joined(some, axis + 1) for _, some in sorted(by_span.items())]
-    return first.cat(*others, dim=axis) if others else first
+    spans = sorted(by_span)
+    if [0, *(end for _, end in spans)] != [*(start for start, _ in spans), shape[axis]]:
+        raise ValueError(f"parts with the items {spans} of {shape[axis]} along axis {axis}")
+    first, *rest = [_joined(by_span[span], shape, axis + 1) for span in spans]
+    return first.cat(*rest, dim=axis) if rest else first
 
 
 def _index_of(place: Path) -> dict[str, Any] | None:
@@ -190,13 +213,32 @@ def _index_of(place: Path) -> dict[str, Any] | None:
     missing = [key for key in ("save", "metadata", "tensors") if key not in index]
     if missing:
         raise ValueError(f"{path} is damaged: it has no {', '.join(missing)}")
+    if not isinstance(index["save"], int):
+        raise ValueError(f"{path} is damaged: the number of the save is {index['save']!r}")
     return index
+
+
+def _agreed_number(place: Path, written: Mapping[str, Any]) -> int:
+    """Of the next save into a folder, where `written` says who writes what. Over ranks every process calls
+    this: raises ValueError in each where some of them would write other things than the first."""
+    number = _number_of(place) + 1
+    if World.current is None:
+        return number
+    own = np.array([number, zlib.crc32(json.dumps(written, sort_keys=True).encode())], np.int64)
+    ranks = [name_of(rank) for rank in range(World.current.size)]
+    said = Tensor(np.tile(own, (len(ranks), 1))).shard(ranks, 0).numpy()  # a row from each
+    others = [str(rank) for rank, digest in enumerate(said[:, 1]) if digest != said[0, 1]]
+    if others:
+        raise ValueError("ranks save different tensors: those of rank 0 have other names, dtypes, shapes or "
+                         f"layouts than those of rank {', '.join(others)}")
+    return int(said[:, 0].max())
 
 
 def _number_of(place: Path) -> int:
     """Of the last save into a folder."""
     index = _index_of(place)
-    return 0 if index is None else int(index["save"])
+    found: int = 0 if index is None else index["save"]
+    return found
 
 
 def _remove_others(place: Path, kept: set[str]) -> None:

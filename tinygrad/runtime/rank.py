@@ -392,7 +392,7 @@ class World:
                 self.compare_waiting(partners)
             if partners and seconds > self.timeout:
                 self.abort(f"an exchange between ranks {', '.join(map(str, sorted(partners)))} takes longer "
-                           f"than {self.timeout:g} s (DISTRIBUTED_TIMEOUT)")
+                           f"than {self.timeout:g} s (DISTRIBUTED_TIMEOUT){self.absent(partners)}")
             time.sleep(LOOK_AGAIN)
 
     def hear_waiting(self, status: Any) -> None:
@@ -411,6 +411,11 @@ class World:
                 self.telling = [r for r in self.telling if not r.Test()]
                 self.telling.append(self.control.isend(now, rank, WAITING_TAG))
             self.compare_turn(rank)
+
+    def absent(self, partners: Sequence[int]) -> str:
+        """Those of these ranks that have not said that they wait for this one too, in words."""
+        absent = [str(r) for r in sorted(partners) if self.others.get(r, (0, "", ""))[0] < self.turns[r]]
+        return f": rank {', '.join(absent)} is not at it" if absent else ""
 
     def compare_turn(self, rank: int) -> None:
         """End all where a rank waits at another kind than this one is at, or was (a broadcaster goes on)."""

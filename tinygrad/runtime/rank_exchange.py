@@ -193,7 +193,8 @@ class JoinedCollective:
             if self.combined is None:
                 memory.reshape(rows.shape)[:] = rows
             else:
-                self.combined.of_numpy.reduce(rows, 0, out=memory.view(self.dtype))
+                with np.errstate(all="ignore"):
+                    self.combined.of_numpy.reduce(rows, 0, out=memory.view(self.dtype))
 
 
 class Ends(NamedTuple):

@@ -9,8 +9,10 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tinygrad.device import Device
 from tinygrad.graph.sharding import Placement
 from tinygrad.helpers import engine_lock
+from tinygrad.runtime.rank_exchange import rank_of
 
 MAX_COUNTER = 2**62
 MAX_SEED = 2**63 - 1
@@ -63,8 +65,13 @@ def seedings() -> int:
 
 
 def drawn_on(place: Placement) -> str:
-    """The device whose numbers a draw takes: of several the first, so that the numbers are those of one."""
-    return place if isinstance(place, str) else place[0]
+    """The device whose numbers a draw takes: of several the first, so that the numbers are those of one; of
+    ranks one of the default device's kind, so that they are those of one process."""
+    device = place if isinstance(place, str) else place[0]
+    rank = rank_of(device)
+    if rank is None:
+        return device
+    return f"{Device.kind_of(Device.DEFAULT)}:{rank}" if rank else Device.DEFAULT
 
 
 def counter(device: str) -> int:
