@@ -40,7 +40,7 @@ FAMILIES = (
     Family("creation", "Creation", ("functional.creation",)),
     Family("random", "Random numbers", ("functional.random", "tensor.generator")),
     Family("elementwise", "Arithmetic, comparisons, bits and casts",
-           ("functional.elementwise", "functional.divisors", "functional.comparisons", "functional.casts")),
+           ("functional.elementwise", "functional.comparisons", "functional.casts")),
     Family("mathematics", "Powers, exponentials, trigonometry",
            ("functional.mathematics", "functional.error_function", "functional.gamma_functions",
             "functional.divisors")),
