@@ -167,6 +167,19 @@ def test_random_numbers_over_ranks_are_those_of_one_process() -> None:
     assert done.stdout.split() == ["equal"] * 2
 
 
+def test_random_numbers_over_ranks_are_one_sequence_whatever_device_each_prefers() -> None:
+    done = run_ranks(2, """
+        Device.DEFAULT = f"CPU:{world.rank}"
+        Tensor.manual_seed(3)
+        drawn = Tensor.ones(6, device="CPU").shard(world.devices, 0).realize().rand_like().numpy()
+        Tensor.manual_seed(3)
+        np.testing.assert_array_equal(drawn, Tensor.rand(6, device="CPU").numpy())
+        print("equal")
+    """)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["equal"] * 2
+
+
 def test_collectives_send_the_bytes_that_theory_says() -> None:
     done = run_ranks(4, """
         def sent(make):

@@ -71,7 +71,8 @@ def drawn_on(place: Placement) -> str:
     rank = rank_of(device)
     if rank is None:
         return device
-    return f"{Device.kind_of(Device.DEFAULT)}:{rank}" if rank else Device.DEFAULT
+    kind = Device.kind_of(Device.DEFAULT)  # of which each rank may have set one of its own
+    return f"{kind}:{rank}" if rank else kind
 
 
 def counter(device: str) -> int:
