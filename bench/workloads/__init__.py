@@ -5,7 +5,18 @@ and list it in its family's `WORKLOADS`; a library without a setup shows `-`.
 """
 from __future__ import annotations
 
-from bench.workloads import attention, conv, devices, gather, gemm, memory, models, odd, overhead
+from bench.workloads import (
+    attention,
+    conv,
+    devices,
+    gather,
+    gemm,
+    linalg,
+    memory,
+    models,
+    odd,
+    overhead,
+)
 from bench.workloads.base import BEFORE as BEFORE
 from bench.workloads.base import JITTED as JITTED
 from bench.workloads.base import OURS as OURS
@@ -19,6 +30,7 @@ FAMILIES: dict[str, tuple[Workload, ...]] = {
     "conv": conv.WORKLOADS,
     "memory": memory.WORKLOADS,
     "gather": gather.WORKLOADS,
+    "linalg": linalg.WORKLOADS,
     "attention": attention.WORKLOADS,
     "models": models.WORKLOADS,
     "odd": odd.WORKLOADS,

@@ -89,6 +89,14 @@ def largest(rows: int, size: int, count: int) -> Workload:
         jax=lambda jax, x: jax.lax.top_k(x, count)[0]))
 
 
+def median(rows: int, size: int) -> Workload:
+    """The middle one of each row's odd number of items."""
+    return _without_public(operation(
+        f"median of {rows}x{size}", 0.0, [(rows, size)], rows,
+        tinygrad=lambda _, x: x.median(1)[0], torch=lambda _, x: x.median(1)[0],
+        jax=lambda jax, x: jax.numpy.median(x, 1)))
+
+
 def _without_public(workload: Workload) -> Workload:
     return replace(workload, setups={peer: s for peer, s in workload.setups.items() if peer != PUBLIC})
 
@@ -97,5 +105,5 @@ WORKLOADS = (
     look_up(50257, 768, 8192), add_rows(50257, 768, 8192), add_rows(10_000, 64, 100_000),
     add_items(1000, 1 << 20), add_items(1 << 20, 1 << 20),
     write_items(1 << 20, 1 << 20), sort(1000, 1003), sort(1, 1 << 20), largest(1000, 1003, 5),
-    largest(8, 50257, 50),
+    largest(8, 50257, 50), median(64, 1001), median(1, (1 << 20) + 1),
 )
