@@ -5,18 +5,7 @@ and list it in its family's `WORKLOADS`; a library without a setup shows `-`.
 """
 from __future__ import annotations
 
-from bench.workloads import (
-    attention,
-    conv,
-    devices,
-    gather,
-    gemm,
-    linalg,
-    memory,
-    models,
-    odd,
-    overhead,
-)
+from bench.workloads import attention, conv, devices, gather, gemm, linalg, memory, models, odd, overhead
 from bench.workloads.base import BEFORE as BEFORE
 from bench.workloads.base import JITTED as JITTED
 from bench.workloads.base import OURS as OURS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -152,3 +152,8 @@ def operation(name: str, operations: float, shapes: Sequence[tuple[int, ...]], w
               "torch": lambda: torch_setup(False),
               "torch.compile": lambda: torch_setup(True), "jax": jax_setup}
     return Workload(name, operations, read, written * item, setups, tolerance, dtype=dtype)
+
+
+def without_public(workload: Workload) -> Workload:
+    """A workload that the public tinygrad lacks, or would take hours for."""
+    return replace(workload, setups={peer: s for peer, s in workload.setups.items() if peer != PUBLIC})

@@ -6,10 +6,9 @@ every place whether an item belongs there, is left out.
 """
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from bench.workloads.base import PUBLIC, Workload, operation
+from bench.workloads.base import Workload, operation, without_public
 
 SPREAD = 1e6
 """Times a normal number, as an integer, and then the rest of a division by the number of places: any place,
@@ -18,7 +17,7 @@ in no order."""
 
 def look_up(words: int, width: int, count: int) -> Workload:
     """Rows of a matrix, by their numbers."""
-    return _without_public(operation(
+    return without_public(operation(
         f"look up {count} of {words}x{width}", 0.0, [(count,), (words, width)], count * width,
         tinygrad=lambda library, x, rows: rows[(x.abs() * SPREAD).cast(library.dtypes.int32) % words],
         torch=lambda _, x, rows: rows[(x.abs() * SPREAD).int() % words],
@@ -32,7 +31,7 @@ def add_rows(words: int, width: int, count: int) -> Workload:
         at = ((x.abs() * SPREAD).cast(library.dtypes.int32) % words).reshape(count, 1).expand(count, width)
         return library.Tensor.zeros(words, width).scatter_reduce(0, at, given, "sum")
 
-    return _without_public(operation(
+    return without_public(operation(
         f"add {count} rows to {words}x{width}", 1.0 * count * width, [(count,), (count, width)],
         words * width, tinygrad=in_tinygrad,
         torch=lambda torch, x, given: torch.zeros(words, width).index_add(
@@ -43,7 +42,7 @@ def add_rows(words: int, width: int, count: int) -> Workload:
 
 def add_items(places: int, count: int) -> Workload:
     """Numbers added up by the place that each belongs to."""
-    return _without_public(operation(
+    return without_public(operation(
         f"add {count} items at {places} places", 1.0 * count, [(count,), (count,)], places,
         tinygrad=lambda library, x, given: library.Tensor.zeros(places).scatter_reduce(
             0, (x.abs() * SPREAD).cast(library.dtypes.int32) % places, given, "sum"),
@@ -69,13 +68,13 @@ def write_items(places: int, count: int) -> Workload:
         at = (abs(x) * SPREAD).astype("int32") % places
         return jax.numpy.zeros(places).at[at].set(at.astype("float32"))
 
-    return _without_public(operation(f"write {count} items at {places} places", 0.0, [(count,)], places,
+    return without_public(operation(f"write {count} items at {places} places", 0.0, [(count,)], places,
                                      tinygrad=in_tinygrad, torch=in_torch, jax=in_jax))
 
 
 def sort(rows: int, size: int) -> Workload:
     """Rows in rising order."""
-    return _without_public(operation(
+    return without_public(operation(
         f"sort {rows}x{size}", 0.0, [(rows, size)], rows * size,
         tinygrad=lambda _, x: x.sort(1)[0], torch=lambda _, x: x.sort(1)[0],
         jax=lambda jax, x: jax.numpy.sort(x, 1)))
@@ -83,7 +82,7 @@ def sort(rows: int, size: int) -> Workload:
 
 def largest(rows: int, size: int, count: int) -> Workload:
     """The largest items of each row, in falling order."""
-    return _without_public(operation(
+    return without_public(operation(
         f"{count} largest of {rows}x{size}", 0.0, [(rows, size)], rows * count,
         tinygrad=lambda _, x: x.topk(count, 1)[0], torch=lambda _, x: x.topk(count, 1)[0],
         jax=lambda jax, x: jax.lax.top_k(x, count)[0]))
@@ -91,14 +90,10 @@ def largest(rows: int, size: int, count: int) -> Workload:
 
 def median(rows: int, size: int) -> Workload:
     """The middle one of each row's odd number of items."""
-    return _without_public(operation(
+    return without_public(operation(
         f"median of {rows}x{size}", 0.0, [(rows, size)], rows,
         tinygrad=lambda _, x: x.median(1)[0], torch=lambda _, x: x.median(1)[0],
         jax=lambda jax, x: jax.numpy.median(x, 1)))
-
-
-def _without_public(workload: Workload) -> Workload:
-    return replace(workload, setups={peer: s for peer, s in workload.setups.items() if peer != PUBLIC})
 
 
 WORKLOADS = (

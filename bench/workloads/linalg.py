@@ -5,9 +5,7 @@ The public tinygrad, which has few of them, is left out.
 """
 from __future__ import annotations
 
-from dataclasses import replace
-
-from bench.workloads.base import PUBLIC, Operation, Workload, operation
+from bench.workloads.base import Operation, Workload, operation, without_public
 
 
 def _row(name: str, n: int, work: float, shapes: list[tuple[int, ...]], written: int, tinygrad: Operation,
@@ -16,7 +14,7 @@ def _row(name: str, n: int, work: float, shapes: list[tuple[int, ...]], written:
     row = operation(f"{name} {n}x{n}", work, shapes, written, tinygrad=tinygrad,
                     torch=lambda torch, *arrays: others(torch.linalg, *arrays),
                     jax=lambda jax, *arrays: others(jax.numpy.linalg, *arrays), tolerance=1e-2)
-    return replace(row, setups={peer: s for peer, s in row.setups.items() if peer != PUBLIC})
+    return without_public(row)
 
 
 def determinant(n: int) -> Workload:

