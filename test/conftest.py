@@ -18,9 +18,17 @@ if os.getenv("CI"):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """CI prints the slowest twenty tests of every run."""
+    """CI prints the slowest twenty tests of every run. Files run in the order in which they are collected,
+    which xdist would change."""
     if os.getenv("CI") and config.option.durations is None:
         config.option.durations = 20
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Interrupts first: they trace every instruction, which takes several times as long where there are the
+    tensors of thousands of tests."""
+    items.sort(key=lambda item: item.path.name != "test_interrupts.py")
 
 
 @pytest.fixture(autouse=True)
