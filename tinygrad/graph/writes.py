@@ -7,7 +7,7 @@ depend on what they overwrite.
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from tinygrad.graph.leaf_tensors import below_detaches
@@ -99,12 +99,23 @@ class Reads(NamedTuple):
                 and all([node.realized_view is view for node, view in self.computed]))
 
 
+def memories_read(uop: UOp) -> Collection[UOp]:
+    """The BUFFER nodes that computing `uop` reads."""
+    reads = Reads.of(uop)
+    if reads is not None:
+        return reads.memories
+    nodes = uop.toposort(stop=lambda node: node.realized_view is not None)
+    return {base for node in nodes if (base := (node.realized_view or node).base).op is Ops.BUFFER}
+
+
 _NOT_ASKED = Reads(frozenset(), [], [])
 
 
 def _parts(memory: UOp) -> tuple[UOp, ...]:
     """A BUFFER node, and those of its parts on several devices."""
-    return (memory, *(() if memory.op is not Ops.BUFFER or memory.arg.layout is None else memory.memories))
+    if memory.op is not Ops.BUFFER:
+        return ()
+    return (memory,) if memory.arg.layout is None else (memory, *memory.memories)
 
 
 class Readers:

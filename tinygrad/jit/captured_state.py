@@ -23,6 +23,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, sizes_in, variables_in
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
+from tinygrad.graph.writes import memories_read
 from tinygrad.jit.arguments import Inputs
 from tinygrad.jit.guard_table import Guard
 from tinygrad.tensor import Tensor, generator
@@ -77,7 +78,7 @@ def compute_readers(unrealized: Sequence[Tensor], storages: Sequence[Storage]) -
         return
     overwritten = {part for storage in storages for part in storage.parts}
     waiting = [t for t in lazy
-               if any(not overwritten.isdisjoint(memory.storage.parts) for memory in read_by([t.uop]))]
+               if any(not overwritten.isdisjoint(memory.storage.parts) for memory in memories_read(t.uop))]
     for tensor in waiting:
         if tensor._may_be_invalidated:
             tensor._invalidate()
@@ -212,13 +213,8 @@ class CapturedState:
             if stand_in._first_gradient_use is not None:
                 argument = given[number]
                 gradients[number] = GradientUse.of(argument._grad, stand_in, argument._requires_grad)
-        return Captured(tensor_guards, lazy, [*read_by([uop for _, uop in lazy]), *read], gradients, seed)
-
-
-def read_by(uops: Sequence[UOp]) -> list[UOp]:
-    """The BUFFER nodes that computing lazy nodes reads."""
-    nodes = UOp.sink(uops).toposort(stop=lambda n: n.realized_view is not None) if uops else {}
-    return [view.viewed for n in nodes if (view := n.realized_view or n).viewed.op is Ops.BUFFER]
+        by_lazy = dict.fromkeys(memory for _, uop in lazy for memory in memories_read(uop))
+        return Captured(tensor_guards, lazy, [*by_lazy, *read], gradients, seed)
 
 
 @dataclasses.dataclass(frozen=True)
