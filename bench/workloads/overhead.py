@@ -1,14 +1,18 @@
 """What starting a kernel costs: kernels so small that the rest is all there is."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from bench.workloads.base import Step, Workload, both_tinygrads, wait_for_tinygrad
+from bench.workloads.base import Step, Workload, both_tinygrads, normals, wait_for_tinygrad
 from bench.workloads.models import gpt_step
 from bench.workloads.models.sizes import Transformer
+
+LOOP = 100
+"""Operations in one step of a workload that is a loop: small ones are as good as their loops."""
+EXPRESSIONS = 10
 
 
 def dependent_kernels(count: int) -> Workload:
@@ -83,22 +87,19 @@ def single_kernel() -> Workload:
     return Workload("one tiny kernel", 1.0, 4.0, 4.0, setups)
 
 
-def in_a_loop(name: str, shape: tuple[int, ...], tinygrad: Callable[[Any, Any], Any],
-              torch: Callable[[Any, Any], Any]) -> Workload:
-    """`LOOP` times a small operation of two tensors, whose result each time is a new one."""
-
-    def arrays() -> list[np.ndarray[Any, Any]]:
-        return [np.random.default_rng(seed).normal(size=shape).astype(np.float32) for seed in (0, 1)]
+def in_a_loop(name: str, shapes: Sequence[tuple[int, ...]], tinygrad: Callable[..., Any],
+              torch: Callable[..., Any], loop: int = LOOP) -> Workload:
+    """`loop` times a small operation of tensors, whose result each time is a new one."""
 
     def ours() -> Step:
         from tinygrad import Tensor
 
-        x, y = (Tensor(array, requires_grad=False).realize() for array in arrays())
+        tensors = [Tensor(array, requires_grad=False).realize() for array in normals(shapes)]
 
         def step() -> Any:
-            for _ in range(LOOP - 1):
-                tinygrad(x, y)  # and dropped: an equal expression that is still there would be the result
-            result = tinygrad(x, y)
+            for _ in range(loop - 1):
+                tinygrad(*tensors)  # and dropped: an equal expression that is still there would be the result
+            result = tinygrad(*tensors)
             wait_for_tinygrad()
             return result
 
@@ -107,16 +108,45 @@ def in_a_loop(name: str, shape: tuple[int, ...], tinygrad: Callable[[Any, Any], 
     def theirs() -> Step:
         from torch import from_numpy
 
-        x, y = (from_numpy(array) for array in arrays())
+        tensors = [from_numpy(array) for array in normals(shapes)]
 
         def step() -> Any:
-            for _ in range(LOOP - 1):
-                torch(x, y)
-            return torch(x, y)
+            for _ in range(loop - 1):
+                torch(*tensors)
+            return torch(*tensors)
 
         return step
 
-    return Workload(name, float(LOOP), 4.0 * LOOP, 4.0 * LOOP, {**both_tinygrads(ours), "torch": theirs})
+    return Workload(name, float(loop), 4.0 * loop, 4.0 * loop, {**both_tinygrads(ours), "torch": theirs})
+
+
+def written_out(name: str, shapes: Sequence[tuple[int, ...]], expression: Callable[..., Any]) -> Workload:
+    """`EXPRESSIONS` times an expression of many operations, as both libraries take it, with one result."""
+    return in_a_loop(f"{EXPRESSIONS} {name}", shapes, lambda *tensors: expression(*tensors).realize(),
+                     expression, EXPRESSIONS)
+
+
+def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+    centered = x - x.mean(-1, keepdim=True)
+    variance = (centered * centered).mean(-1, keepdim=True)
+    return centered / (variance + 1e-5).sqrt() * weight + bias
+
+
+def perceptron(x: Any, *weights: Any) -> Any:
+    for weight in weights:
+        x = (x @ weight).relu() * 0.1
+    return x
+
+
+def transformer_block(x: Any, weight: Any, bias: Any, query: Any, key: Any, value: Any, out: Any, up: Any,
+                      down: Any) -> Any:
+    """x: (tokens, width); four heads."""
+    tokens, width = x.shape
+    y = layer_norm(x, weight, bias)
+    q, k, v = ((y @ w).reshape(tokens, 4, width // 4).transpose(0, 1) for w in (query, key, value))
+    weights = (q @ k.transpose(1, 2) * width ** -1).softmax(-1)
+    x = x + (weights @ v).transpose(0, 1).reshape(tokens, width) @ out
+    return x + (layer_norm(x, weight, bias) @ up).relu() @ down
 
 
 def jitted_call() -> Workload:
@@ -213,15 +243,18 @@ def many_parameters(layers: int) -> Workload:
     return gpt_step(Transformer(vocabulary=65, context=16, layers=layers, width=16, heads=2), 1)
 
 
-LOOP = 100
-"""Operations in one step of a workload that is a loop: small ones are as good as their loops."""
 WORKLOADS = (
     dependent_kernels(200),
     single_kernel(),
-    in_a_loop(f"{LOOP} sums of 16 items", (16,), lambda x, y: (x + y).realize(), lambda x, y: x + y),
-    in_a_loop(f"{LOOP} sums of one item, read", (1,), lambda x, y: np.float32((x + y).realize().item()),
+    in_a_loop(f"{LOOP} sums of 16 items", [(16,)] * 2, lambda x, y: (x + y).realize(), lambda x, y: x + y),
+    in_a_loop(f"{LOOP} sums of one item, read", [(1,)] * 2, lambda x, y: np.float32((x + y).realize().item()),
               lambda x, y: np.float32((x + y).item())),
-    in_a_loop(f"{LOOP} products of 37 x 37", (37, 37), lambda x, y: (x @ y).realize(), lambda x, y: x @ y),
+    in_a_loop(f"{LOOP} products of 37 x 37", [(37, 37)] * 2, lambda x, y: (x @ y).realize(),
+              lambda x, y: x @ y),
+    written_out("layer norms of 16 x 64", [(16, 64), (64,), (64,)], layer_norm),
+    written_out("perceptrons of 4 layers of 64", [(16, 64), *[(64, 64)] * 4], perceptron),
+    written_out("transformer blocks of 16 x 64",
+                [(16, 64), (64,), (64,), *[(64, 64)] * 4, (64, 256), (256, 64)], transformer_block),
     jitted_call(),
     many_parameters(12),
     eager_training(64),

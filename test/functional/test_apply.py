@@ -11,9 +11,9 @@ import pytest
 
 from tinygrad import GlobalCounters, Tensor, TinyJit, dtypes, nn
 from tinygrad.engine.realize import realize_uops
-from tinygrad.graph.node_flags import MEMORY
+from tinygrad.graph.node_flags import APPLIED, MEMORY
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.template import GraphTemplate
+from tinygrad.graph.template import GraphTemplate, applied_of, expanded
 from tinygrad.graph.uop import UOp
 from tinygrad.tensor.history import LOOKS
 from tinygrad.tensor.live import live_tensors
@@ -38,7 +38,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     """`a @ b` after another product of that kind, so that there is a template."""
     (real(*a.shape) @ real(*b.shape)).realize()
     found = a @ b
-    assert found._uop.op is Ops.APPLY
+    assert found._uop.viewed.op is Ops.APPLY
     return found
 
 
@@ -53,7 +53,7 @@ def test_it_is_computed_and_read_without_the_nodes_that_it_stands_for() -> None:
     y = product(a, b)
     assert kernels(y.realize) == 1 and kernels(y.realize) == 0
     np.testing.assert_allclose(y.numpy(), a.numpy() @ b.numpy(), rtol=1e-5)
-    assert y._uop.op is Ops.APPLY and y.shape == (5, 4) and y.device == a.device
+    assert y._uop.viewed.op is Ops.APPLY and y.shape == (5, 4) and y.device == a.device
 
 
 def test_who_asks_for_the_node_gets_those_of_the_function_in_the_same_memory() -> None:
@@ -69,7 +69,7 @@ def test_several_are_computed_together() -> None:
     a, b, c = real(5, 6), real(6, 4), real(4, 3)
     first, second = product(a, b), product(b, c)
     assert kernels(lambda: first.realize(second, first)) == 2
-    assert first._uop.op is second._uop.op is Ops.APPLY
+    assert first._uop.viewed.op is second._uop.viewed.op is Ops.APPLY
     assert kernels(lambda: second.realize(first)) == 0
     np.testing.assert_allclose(second.numpy(), b.numpy() @ c.numpy(), rtol=1e-5)
 
@@ -99,7 +99,7 @@ def test_operands_may_be_numbers_repeated() -> None:
             layer.weight = Tensor.full((4,), value)
         layers[0](x).realize()
         y = layers[1](x)
-        assert y._uop.op is Ops.APPLY and kernels(y.realize) == 1
+        assert y._uop.viewed.op is Ops.APPLY and kernels(y.realize) == 1
         np.testing.assert_allclose(y.numpy(), value * x.layernorm().numpy(), rtol=1e-6)
         (y * y).sum().backward()
         assert layers[0].weight.grad is None and layers[1].weight.grad is not None
@@ -150,7 +150,7 @@ def test_variables_below_an_operand_have_the_values_of_the_call() -> None:
 
     template = GraphTemplate(shifted(0) * 2, (shifted(0),))
     for value in (3, 5, 7):
-        known = (4,), x.device, x.uop.flags & ~MEMORY
+        known = (4,), x.device, x.uop.flags & ~MEMORY | APPLIED
         node = UOp.new(Ops.APPLY, dtypes.float32, (shifted(value),), template, known)
         realize_uops([node])
         view = node.realized_view
@@ -202,15 +202,60 @@ def test_a_function_under_the_jit_takes_it_from_outside_and_as_an_argument() -> 
 
 def test_whoever_looks_at_all_tensors_sees_nodes() -> None:
     y = product(real(5, 6), real(6, 4))
-    assert y in set(live_tensors()) and y._uop.op is not Ops.APPLY
+    assert y in set(live_tensors()) and y._uop.viewed.op is not Ops.APPLY
 
 
-def test_it_stands_for_nothing_that_is_lazy_below() -> None:
-    a, b = real(5, 6), real(6, 4)
+def test_it_stands_above_lazy_nodes_but_none_that_is_to_be_kept_or_written_before() -> None:
+    a, b, lazy = real(5, 6), real(6, 4), Tensor.rand(6, 4)
     product(a, b)
-    assert ((a + 1) @ b)._uop.op is not Ops.APPLY
-    assert ((a + 1).realize() @ b)._uop.op is Ops.APPLY
+    assert ((a + 1) @ b)._uop.viewed.op is Ops.APPLY
+    assert (a @ lazy)._uop.viewed.op is not Ops.APPLY
+    (a @ lazy).realize()
+    assert lazy._is_realized and (a @ lazy)._uop.viewed.op is Ops.APPLY
     assert all(n.op is not Ops.APPLY for n in ((a @ b) * 2).uop.toposort())
+
+
+def test_a_chain_of_calls_is_a_node_each_with_views_in_between() -> None:
+    def network(x: Tensor) -> Tensor:
+        for _ in range(10):
+            x = ((x @ w).reshape(5, 2, 3).transpose(1, 2) * 0.5).tanh().flatten(1)[:, ::-1] - b
+        return x
+
+    w, b = real(6, 6), real(6)
+    for _ in range(3):
+        x, y = real(5, 6), network(x0 := real(5, 6))
+        node = applied_of(y._uop)
+        assert node is not None and len(node.toposort()) < 90 and len(expanded(node).toposort()) > 300
+        seen = network(x).numpy()
+        expected = x.numpy()
+        for _ in range(10):
+            z = np.tanh((expected @ w.numpy()).reshape(5, 2, 3).transpose(0, 2, 1) * 0.5)
+            expected = z.reshape(5, 6)[:, ::-1] - b.numpy()
+        np.testing.assert_allclose(seen, expected, rtol=1e-4, atol=1e-5)
+        assert kernels(network(x).realize) == kernels(network(x0).realize)
+
+
+def test_of_what_is_viewed_in_part_only_that_is_computed() -> None:
+    a, b = real(64, 32), real(32, 64)
+    counts = []
+    for _ in range(3):
+        before = GlobalCounters.global_ops
+        (a @ b)[3].realize()
+        counts.append(GlobalCounters.global_ops - before)
+    assert counts[0] == counts[1] == counts[2] < 3 * 32 * 64
+
+
+def test_a_write_through_a_view_of_it_is_seen_by_all() -> None:
+    a, b = real(5, 6), real(6, 4)
+    with Tensor.no_grad():
+        for _ in range(3):
+            y = a @ b
+            view, after = y.reshape(4, 5), y * 2
+            expected = a.numpy() @ b.numpy()
+            view[0] = 7
+            np.testing.assert_allclose(after.numpy(), expected * 2, rtol=1e-5)
+            expected.reshape(-1)[:5] = 7
+            np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5)
 
 
 def test_without_gradients_it_is_memory_once_it_is_computed() -> None:
@@ -232,7 +277,7 @@ def test_each_of_several_results_has_one() -> None:
         variance.realize(mean)
         np.testing.assert_allclose(variance.numpy(), x.numpy().var(0, ddof=1), rtol=1e-5)
         np.testing.assert_allclose(mean.numpy(), x.numpy().mean(0), rtol=1e-5, atol=1e-7)
-    assert all(part._uop.op is Ops.APPLY for part in real(5, 6).sort(dim=1))
+    assert all(part._uop.viewed.op is Ops.APPLY for part in real(5, 6).sort(dim=1))
     largest, _ = (x := real(5, 6)).topk(2)
     np.testing.assert_array_equal(largest.sum().gradient(x)[0].numpy(), x.numpy() >= largest.numpy()[:, 1:])
 
@@ -243,7 +288,7 @@ def test_a_function_whose_tensors_come_after_words_has_one() -> None:
             x, y = real(5, 6), real(6, 4)
             found = Tensor.einsum(formula, x, y)
             np.testing.assert_allclose(found.numpy(), expected(x.numpy(), y.numpy()), rtol=1e-5, atol=1e-6)
-        assert found._uop.op is Ops.APPLY
+        assert found._uop.viewed.op is Ops.APPLY
     with pytest.raises(TypeError):
         Tensor.einsum()
 
@@ -253,7 +298,10 @@ STEPS: tuple[Binary, ...] = (
     lambda x, y: x.max(1, keepdim=True) * y, lambda x, y: x.layernorm(), lambda x, y: x.cat(y)[:4],
     lambda x, y: x.clip(-0.5, 0.7), lambda x, y: x.tril(), lambda x, y: x + y, lambda x, y: x.T,
     lambda x, y: x[::-1], lambda x, y: x.exp() * 0.1, lambda x, y: x.detach(), lambda x, y: x.cumsum(1),
-    lambda x, y: (x > y).where(x, y), lambda x, y: x.T.sum(1) + x, lambda x, y: x.contiguous())
+    lambda x, y: (x > y).where(x, y), lambda x, y: x.T.sum(1) + x, lambda x, y: x.contiguous(),
+    lambda x, y: x.reshape(2, 8).permute(1, 0).reshape(4, 4), lambda x, y: x[1:3].repeat(2, 1),
+    lambda x, y: x.square() / (y.square() + 1), lambda x, y: x.half().float(), lambda x, y: -x.flip(0),
+    lambda x, y: x[:, :1].expand(4, 4), lambda x, y: (x.reshape(2, 2, 4) @ y).flatten(0, 1))
 
 
 def results_of_a_program(seed: int) -> list[Any]:
@@ -322,4 +370,4 @@ def test_a_sequence_of_steps_is_one_node(kind: str, has_state: bool) -> None:
             state = cell(x[i], state)
             expected.append((state[0] if kind == "LSTM" else state).numpy())
         np.testing.assert_allclose(outputs.numpy(), np.stack(expected), rtol=1e-4, atol=1e-6)
-    assert outputs._uop.op is Ops.APPLY
+    assert outputs._uop.viewed.op is Ops.APPLY

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, to_dtype
 from tinygrad.functional.elementwise import unary
+from tinygrad.graph.uop import UOp
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -24,7 +25,7 @@ def cast(self: Tensor, dtype: DTypeLike) -> Tensor:
     [255, 0, 0]
     """
     kind = to_dtype(dtype)
-    return self if self.dtype is kind else unary(self, lambda x: x.cast(kind))
+    return self if self.dtype is kind else unary(self, UOp.cast, kind)
 
 
 def as_real(self: Tensor, *others: Tensor) -> Tensor:
@@ -44,7 +45,7 @@ def bitcast(self: Tensor, dtype: DTypeLike) -> Tensor:
     kind = to_dtype(dtype)
     old, new = self.dtype.itemsize, kind.itemsize
     if old == new:
-        return unary(self, lambda x: x.bitcast(kind))
+        return unary(self, UOp.bitcast, kind)
     if not self.shape or (self.shape[-1] * old) % new:
         raise ValueError(f"bitcast of {self.dtype} with shape {self.shape} to {kind}: the last axis must "
                          f"hold whole {new}-byte items")

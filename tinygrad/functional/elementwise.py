@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from tinygrad.functional.division import (
 )
 from tinygrad.functional.graph_templates import memoised
 from tinygrad.graph.leaf_tensors import value_of_its_own
+from tinygrad.graph.node_flags import APPLIED
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.sizes import Size
@@ -105,12 +107,14 @@ def operands(name: str, *values: Any) -> tuple[list[UOp], list[Tensor]]:
 
 
 def _as_it_is(x: Any, like: Any) -> UOp | None:
-    """The node of an operand that meets the tensor `like` without being converted: of most."""
+    """The node of an operand that meets the tensor `like` without being converted: of most. One more is no
+    matter, but where one stands for several already (`graph/template.py`), it does for this one too."""
     node = getattr(like, "_uop", None)
-    if node is None or Size.exists:
+    if node is None or Size.exists or node.flags & APPLIED:
         return None
     if type(x) is type(like):
-        return x.uop if x._uop.dtype is node.dtype and x._uop.shape == node.shape else None
+        return x.uop if x._uop.dtype is node.dtype and x._uop.shape == node.shape and \
+            not x._uop.flags & APPLIED else None
     is_number = type(x) in _NUMBERS and node.dtype.min <= x <= node.dtype.max and \
         number_dtype(x, node.dtype) is node.dtype
     return UOp.const(x, node.dtype, node.shape) if is_number else None
@@ -124,16 +128,17 @@ def binary(name: str, op: Callable[[UOp, UOp], UOp], a: Any, b: Any, reverse: bo
     if other is not None:
         result = op(other, a.uop) if reverse else op(a.uop, other)
         return type(a).of(value_of_its_own(result), a)  # type: ignore[no-any-return]
-    if type(a) is type(b) and op.__closure__ is None and not Size.exists:  # the code says all of `op`
-        converted = _of_converted.get(op.__code__)
+    code = op.__code__ if op.__closure__ is None else op.__dict__.get("code")
+    if code is not None and (type(b) in _NUMBERS or type(a) is type(b)) and not Size.exists:
+        converted = _of_converted.get(code)
         if converted is None:
-            converted = _of_converted[op.__code__] = memoised(_converting(op), first=1)
+            converted = _of_converted[code] = memoised(_converting(op), first=1)
         return converted(name, a, b, reverse)  # type: ignore[no-any-return]
     return _converting(op)(name, a, b, reverse)
 
 
-_of_converted: dict[CodeType, Callable[..., Any]] = {}
-"""by the code of a binary function, that of operands of several shapes or dtypes"""
+_of_converted: dict[object, Callable[..., Any]] = {}
+"""by the code of a binary function, which says all of it, that of operands of several shapes or dtypes"""
 
 
 def _converting(op: Callable[[UOp, UOp], UOp]) -> Callable[[str, Any, Any, bool], Tensor]:
@@ -145,8 +150,22 @@ def _converting(op: Callable[[UOp, UOp], UOp]) -> Callable[[str, Any, Any, bool]
     return converted
 
 
-def unary(self: Tensor, op: Callable[[UOp], UOp]) -> Tensor:
-    return type(self).of(value_of_its_own(op(self.uop)), self)
+def unary(self: Tensor, op: Callable[..., UOp], *options: Any) -> Tensor:
+    """`op` of a node, and of plain values, which its code says all of."""
+    if self._uop.flags & APPLIED and op.__closure__ is None:
+        above = _of_applied.get(op.__code__)
+        if above is None:
+            above = _of_applied[op.__code__] = memoised(partial(_unary, op), first=0)
+        return above(self, *options)  # type: ignore[no-any-return]
+    return _unary(op, self, *options)
+
+
+_of_applied: dict[CodeType, Callable[..., Any]] = {}
+"""by the code of a unary function, that of values for which one node stands"""
+
+
+def _unary(op: Callable[..., UOp], self: Tensor, *options: Any) -> Tensor:
+    return type(self).of(value_of_its_own(op(self.uop, *options)), self)
 
 
 def real(self: Tensor, function: Callable[[UOp], UOp]) -> Tensor:
@@ -183,6 +202,8 @@ def real_binary(name: str, function: Callable[[UOp, UOp], UOp], a: Any, b: Any,
         wide = promote(dtype, dtypes.float32)
         return function(x.cast(wide), y.cast(wide)).cast(dtype)
 
+    if function.__closure__ is None:
+        widened.__dict__["code"] = real_binary, function.__code__
     if a.dtype.is_int and isinstance(b, (int, np.integer)) and not a.dtype.min <= b <= a.dtype.max:
         a, b = a.cast(least_upper_float(a.dtype)), float(b)
     return binary(name, widened, a, b, reverse)

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine.realize import Capture
-from tinygrad.graph.node_flags import MEMORY
+from tinygrad.graph.node_flags import APPLIED, MEMORY
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import Size
-from tinygrad.graph.template import GraphTemplate
+from tinygrad.graph.template import GraphTemplate, expanded
 from tinygrad.graph.uop import UOp
 from tinygrad.tensor.modes import no_grad
 
@@ -61,7 +61,9 @@ class _Call:
         kind, key = type(value), self.key
         if kind is self.tensor:
             self.tensors.append(value)
-            return self.takes_node(value.uop)
+            node = value._uop
+            is_one = node.flags & APPLIED and Capture.active is None
+            return self.takes_node(node if is_one else value.uop)
         if kind in _PLAIN:
             key += (kind, value)
         elif kind is float:
@@ -78,11 +80,16 @@ class _Call:
         key, leaves = self.key, self.leaves
         if Size.exists and node.has_sizes:
             return False
+        leaf = None
         while node.op in Family.MOVEMENT and len(node.src) == 1:
+            if leaf is None and node.computed_into is not None and node.realized_view is not None:
+                leaf = node  # what is below may be read no more
+                key.append(len(leaves))
             key += (node.op, node.arg)
             (node,) = node.src
-        leaves.append(node)
-        key += (node.op, node.dtype, node.shape, node.device, node.flags, leaves.index(node))
+        leaves.append(leaf or node)
+        op, flags = (node.arg.op, node.flags ^ APPLIED) if node.op is Ops.APPLY else (node.op, node.flags)
+        key += (op, node.dtype, node.shape, node.device, flags, leaves.index(leaves[-1]))
         is_known = type(node.device) is str or (node.device is None and bool(node.src))
         return is_known and len(leaves) <= MOST_OPERANDS
 
@@ -96,7 +103,8 @@ class _Call:
 def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
     """`function`, which gives a tensor or a tuple of them, memoised as graph templates by what it is called
     with; its `first` tensor is the argument of that number."""
-    templates: dict[tuple[Any, ...], GraphTemplate | tuple[GraphTemplate, ...] | None] = {}
+    templates: dict[tuple[Any, ...], Any] = {}
+    """of each kind of call the template, those of several results, or None where it has none"""
 
     @wraps(function)
     def method(*args: P.args, **options: P.kwargs) -> Any:
@@ -115,16 +123,17 @@ def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
                 return function(*args, **options)
         key = tuple(call.key)
         known = templates.get(key)
-        if type(known) is GraphTemplate:
-            return call.result(known)
-        if type(known) is tuple:
-            return tuple([call.result(template) for template in known])
-        result = function(*args, **options)
-        if key not in templates:
-            templates[key] = _templates_of(result, call)
+        result = None
+        if known is None:
+            result = function(*args, **options)
+            if key in templates:
+                return result
+            known = templates[key] = _templates_of(result, call)
             while len(templates) > MAX_TEMPLATES:
                 templates.pop(next(iter(templates), key), None)
-        return result
+        if isinstance(known, GraphTemplate):
+            return call.result(known)
+        return result if known is None else tuple([call.result(template) for template in known])
 
     return method
 
@@ -145,9 +154,10 @@ def _template_of(result: Any, call: _Call) -> GraphTemplate | None:
     node = result.uop
     if node.flags & MEMORY or node in call.leaves:
         return None
-    known = set(call.leaves)
+    operands = list(map(expanded, call.leaves))
+    known = set(operands)
     leaves = (n for n in node.toposort(stop=known.__contains__) if not n.src and n not in known)
     if any(n.op is not Ops.CONST for n in leaves):
         return None
-    template = GraphTemplate(node, call.leaves)
+    template = GraphTemplate(node, operands)
     return template if template.steps else None

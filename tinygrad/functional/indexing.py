@@ -212,7 +212,7 @@ def select(self: Tensor, index: Any, to_write: bool = False) -> Selection:
         bounds.append((start, end))
         steps.append(step)
         axis += 1
-    return Selection(self.uop.shrink(bounds).stride(steps), tuple(kept), tensors)
+    return Selection(self._result.shrink(bounds).stride(steps), tuple(kept), tensors)
 
 
 def _not_negative(index: UOp, size: int) -> UOp:

@@ -69,7 +69,7 @@ def integers(name: str, first: Any, rest: Sequence[Any]) -> tuple[Any, ...]:
 
 def moved(self: Tensor, uop: UOp) -> Tensor:
     """A view of `self`, whose node is `uop`."""
-    return self if uop is self.uop else type(self).view_of(uop, self)
+    return self if uop is self._result else type(self).view_of(uop, self)
 
 
 def copied(self: Tensor, uop: UOp) -> Tensor:
@@ -88,7 +88,7 @@ def reshape(self: Tensor, shape: Any, *args: Any) -> Tensor:
     >>> Tensor.arange(6).reshape(2, -1).tolist()
     [[0, 1, 2], [3, 4, 5]]
     """
-    return moved(self, self.uop.reshape(shape_to_reach(self.shape, integers("reshape", shape, args))))
+    return moved(self, self._result.reshape(shape_to_reach(self.shape, integers("reshape", shape, args))))
 
 
 def shape_to_reach(shape: Shape, asked: Sequence[Any]) -> Shape:
@@ -125,7 +125,7 @@ def flatten(self: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     if end < start:
         raise ValueError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
     sizes = (*self.shape[:start], prod(self.shape[start:end + 1]), *self.shape[end + 1:])
-    return moved(self, self.uop.reshape(sizes))
+    return moved(self, self._result.reshape(sizes))
 
 
 def unflatten(self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
@@ -140,7 +140,7 @@ def unflatten(self: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     if unknown > 1 or (unknown and (known == 0 or size % known)) or (not unknown and known != size):
         raise ValueError(f"cannot unflatten an axis of {size} items to {tuple(sizes)}")
     parts = tuple(size // known if s == -1 else s for s in sizes)
-    return moved(self, self.uop.reshape(self.shape[:axis] + parts + self.shape[axis + 1:]))
+    return moved(self, self._result.reshape(self.shape[:axis] + parts + self.shape[axis + 1:]))
 
 
 def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
@@ -150,7 +150,7 @@ def squeeze(self: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     (3,)
     """
     axes = axes_of("squeeze", self, dim)
-    return moved(self, self.uop.reshape([n for i, n in enumerate(self.shape) if n != 1 or i not in axes]))
+    return moved(self, self._result.reshape([n for i, n in enumerate(self.shape) if n != 1 or i not in axes]))
 
 
 def unsqueeze(self: Tensor, dim: int) -> Tensor:
@@ -160,7 +160,7 @@ def unsqueeze(self: Tensor, dim: int) -> Tensor:
     (2, 1, 3)
     """
     axis = axis_of("unsqueeze", self, dim, extra=1)
-    return moved(self, self.uop.reshape((*self.shape[:axis], 1, *self.shape[axis:])))
+    return moved(self, self._result.reshape((*self.shape[:axis], 1, *self.shape[axis:])))
 
 
 def expand(self: Tensor, shape: Any, *args: Any) -> Tensor:
@@ -176,7 +176,7 @@ def expand(self: Tensor, shape: Any, *args: Any) -> Tensor:
     sizes = tuple(n if s is None or s == -1 else s for n, s in zip(padded, asked, strict=True))
     if any([n not in (1, s) for n, s in zip(padded, sizes, strict=True)]):
         raise ValueError(f"cannot expand {self.shape} to {sizes}: only axes of size 1 grow")
-    return moved(self, expand_to(self.uop, to_shape("expand", sizes)))
+    return moved(self, expand_to(self._result, to_shape("expand", sizes)))
 
 
 def permute(self: Tensor, order: Any, *args: Any) -> Tensor:
@@ -189,7 +189,7 @@ def permute(self: Tensor, order: Any, *args: Any) -> Tensor:
     axes = axes_of("permute", self, integers("permute", order, args))
     if len(axes) != self.ndim:
         raise ValueError(f"permute takes every axis of shape {self.shape} once, got {axes}")
-    return moved(self, self.uop.permute(axes))
+    return moved(self, self._result.permute(axes))
 
 
 def transpose(self: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
@@ -202,7 +202,7 @@ def transpose(self: Tensor, dim0: int = 1, dim1: int = 0) -> Tensor:
     a, b = axis_of("transpose", self, dim0), axis_of("transpose", self, dim1)
     if self.ndim:
         order[a], order[b] = order[b], order[a]
-    return moved(self, self.uop.permute(order))
+    return moved(self, self._result.permute(order))
 
 
 def flip(self: Tensor, axis: Any, *args: Any) -> Tensor:
@@ -212,7 +212,7 @@ def flip(self: Tensor, axis: Any, *args: Any) -> Tensor:
     [[3, 4], [1, 2]]
     """
     axes = axes_of("flip", self, integers("flip", axis, args))
-    return moved(self, self.uop.stride([-1 if i in axes else 1 for i in range(self.ndim)]))
+    return moved(self, self._result.stride([-1 if i in axes else 1 for i in range(self.ndim)]))
 
 
 def shrink(self: Tensor, arg: Sequence[tuple[int, int] | None]) -> Tensor:
@@ -224,7 +224,7 @@ def shrink(self: Tensor, arg: Sequence[tuple[int, int] | None]) -> Tensor:
     if len(arg) != self.ndim:
         raise ValueError(f"shrink takes a pair for each axis of shape {self.shape}, got {arg}")
     return moved(self,
-                  self.uop.shrink([(0, n) if a is None else (as_size(a[0]), as_size(a[1]))
+                  self._result.shrink([(0, n) if a is None else (as_size(a[0]), as_size(a[1]))
                                    for a, n in zip(arg, self.shape)]))
 
 

@@ -24,7 +24,9 @@ READS: Final = 8
 COSTLY: Final = 16
 """Something that no memory is read for, and that takes longer to compute than to read, is below: random
 numbers and whatever else is to be stored (CONTIGUOUS), exponentials, logarithms, sines."""
-PASSED_ON: Final = LEAF | WRITES | READS | COSTLY
+APPLIED: Final = 32
+"""An APPLY is below, or this is one: a node of nothing but a tensor (`graph/template.py`)."""
+PASSED_ON: Final = LEAF | WRITES | READS | COSTLY | APPLIED
 """What a node has because its sources have it, unless `FLAG_RULES` says otherwise."""
 COSTLY_OPS: Final = Family.ELEMENTARY - {Ops.THREEFRY} | {Ops.CONTIGUOUS}
 """Operations of which an item takes longer to compute than to read. Random bits do too, and are stored

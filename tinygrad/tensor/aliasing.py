@@ -17,6 +17,7 @@ from tinygrad.dtype import dtypes
 from tinygrad.graph.gradient import transpose_movement
 from tinygrad.graph.leaf_tensors import with_gradient_of, without_detaches
 from tinygrad.graph.ops import Ops
+from tinygrad.graph.template import expanded
 from tinygrad.graph.uop import UOp
 from tinygrad.shape.shapetracker import ShapeTracker
 from tinygrad.tensor.live import Unrealized
@@ -54,6 +55,12 @@ class AliasSet:
             tensor._uop = tensor._uop.substitute(changes)
             Unrealized.note(tensor._uop)
         self.base = self.base.substitute(changes)
+
+    def expand(self) -> None:
+        """Stand for nodes where one node stood for several."""
+        for tensor in self.tensors:
+            tensor._uop = expanded(tensor._uop)
+        self.base = expanded(self.base)
 
     def show(self, base: UOp) -> None:
         """Be views of `base` from now on, another node of the same value or a new one."""

@@ -34,11 +34,11 @@ from tinygrad.graph.leaf_tensors import (
     repeats_items,
     storage_view,
 )
-from tinygrad.graph.node_flags import COSTLY, LEAF, MEMORY, WRITES
+from tinygrad.graph.node_flags import APPLIED, COSTLY, LEAF, MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Cut, Devices, Placement, Sharding
 from tinygrad.graph.sizes import Size, largest_shape
-from tinygrad.graph.template import expanded
+from tinygrad.graph.template import applied_of, expanded
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import with_writes
 from tinygrad.helpers import engine_lock, exclusive, prod
@@ -235,7 +235,7 @@ class Tensor(Methods):
                 if memory.storage.version != memory.arg.version:
                     self._uop = self._uop.substitute({memory: memory.current})
                 return self._uop
-        return self._expand_nodes() if node.op is Ops.APPLY else node
+        return self._expand_nodes() if node.flags & APPLIED else node
 
     @uop.setter
     def uop(self, node: UOp) -> None:
@@ -245,13 +245,18 @@ class Tensor(Methods):
 
     def _expand_nodes(self) -> UOp:
         """Stand for the nodes of an operation, where so far one node stood for all of them."""
-        self._uop = expanded(self._uop)
+        if self._uop.flags & APPLIED:
+            if self._alias_set is None:
+                self._uop = expanded(self._uop)
+            else:
+                self._alias_set.expand()
         return self._uop
 
     @property
     def _result(self) -> UOp:
-        """As `uop`, to compute it and to read its memory: that needs none of an operation's nodes."""
-        return self._uop if self._uop.op is Ops.APPLY else self.uop
+        """As `uop`, to view it, to compute it and to read its memory: that needs none of an operation's
+        nodes."""
+        return self._uop if self._uop.flags & APPLIED else self.uop
 
     def _show(self, node: UOp) -> None:
         """Stand for `node`, another one of the same value, together with the views of this tensor."""
@@ -397,9 +402,9 @@ class Tensor(Methods):
         """
         with engine_lock:
             LOOKS.count()
-            nodes = [t._uop for t in (self, *others)]
-            if Capture.active is None and all(node.op is Ops.APPLY for node in nodes):
-                realize_uops(nodes, notes_of([self, *others], ()))
+            applied = [node for t in (self, *others) if (node := applied_of(t._uop)) is not None]
+            if len(applied) == 1 + len(others) and Capture.active is None:
+                realize_uops(applied, notes_of([self, *others], ()))
                 return self
             tensors = [t for t in (self, *others) if not is_unknown(t.uop)]
             flags = flags_of(tensors)
@@ -429,7 +434,10 @@ class Tensor(Methods):
     def _shown(self) -> UOp:
         """The node of the whole value that this tensor, and those that it shares it with, are views of."""
         shared = self._aliased
-        return self.uop if shared is None else shared.base
+        if shared is None:
+            return self.uop
+        self._expand_nodes()
+        return shared.base
 
     @property
     def _aliased(self) -> AliasSet | None:
@@ -441,7 +449,8 @@ class Tensor(Methods):
     def _note_realized(self, leaves: LeavesOfTensors) -> None:
         """After the node was computed: stand for its memory, unless gradients may still need the way there,
         or only a part was computed of what others show too."""
-        node = self._uop if self._alias_set is None else self._shown
+        shared = self._aliased
+        node = self._uop if shared is None else shared.base
         if node.flags & LEAF and not is_leaf(node) and not leaves.are_gone_from(node):
             return
         view = storage_view(node) if own_memory(node) is None else None
