@@ -245,17 +245,14 @@ class Tensor(Methods):
 
     def _expand_nodes(self) -> UOp:
         """Stand for the nodes of an operation, where so far one node stood for all of them."""
-        if self._uop.flags & APPLIED:
-            if self._alias_set is None:
-                self._uop = expanded(self._uop)
-            else:
-                self._alias_set.expand()
+        if self._alias_set is not None and self._uop.flags & APPLIED:
+            self._alias_set.expand()
+        self._uop = expanded(self._uop)
         return self._uop
 
     @property
     def _result(self) -> UOp:
-        """As `uop`, to view it, to compute it and to read its memory: that needs none of an operation's
-        nodes."""
+        """As `uop`, to view, to compute and to read it: that needs none of an operation's nodes."""
         return self._uop if self._uop.flags & APPLIED else self.uop
 
     def _show(self, node: UOp) -> None:
@@ -433,11 +430,9 @@ class Tensor(Methods):
     @property
     def _shown(self) -> UOp:
         """The node of the whole value that this tensor, and those that it shares it with, are views of."""
-        shared = self._aliased
-        if shared is None:
-            return self.uop
         self._expand_nodes()
-        return shared.base
+        shared = self._aliased
+        return self.uop if shared is None else shared.base
 
     @property
     def _aliased(self) -> AliasSet | None:
@@ -449,8 +444,7 @@ class Tensor(Methods):
     def _note_realized(self, leaves: LeavesOfTensors) -> None:
         """After the node was computed: stand for its memory, unless gradients may still need the way there,
         or only a part was computed of what others show too."""
-        shared = self._aliased
-        node = self._uop if shared is None else shared.base
+        node = self._uop if self._alias_set is None else self._alias_set.base
         if node.flags & LEAF and not is_leaf(node) and not leaves.are_gone_from(node):
             return
         view = storage_view(node) if own_memory(node) is None else None
