@@ -444,7 +444,7 @@ class Tensor(Methods):
     def _note_realized(self, leaves: LeavesOfTensors) -> None:
         """After the node was computed: stand for its memory, unless gradients may still need the way there,
         or only a part was computed of what others show too."""
-        node = self._uop if self._alias_set is None else self._alias_set.base
+        node = self._uop if self._aliased is None else self._aliased.base
         if node.flags & LEAF and not is_leaf(node) and not leaves.are_gone_from(node):
             return
         view = storage_view(node) if own_memory(node) is None else None
