@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.shapes import check_movement
+from tinygrad.graph.sizes import Size
 
 
 class Movement:
@@ -30,11 +32,9 @@ class Movement:
     def move(self, op: Ops, argument: Sequence[Any]) -> Self:
         """The items after a movement op with this argument; this node where that changes nothing. Raises
         ValueError for an argument that does not fit the shape."""
-        argument = tuple(argument)
-        if argument == _UNCHANGED[op](self.shape):
-            return self
-        check_movement(op, self.shape, argument)
-        return self.under(op, _as_python(argument))
+        moves = _moved if Size.exists else _moved_again
+        moved = moves(op, self.shape, tuple(argument))
+        return self if moved is None else self.under(op, moved)
 
     def reshape(self, shape: Sequence[int]) -> Self:
         return self.move(Ops.RESHAPE, shape)
@@ -82,9 +82,21 @@ _UNCHANGED: dict[Ops, Callable[[tuple[int, ...]], tuple[Any, ...]]] = {
 _WHOLE = frozenset({int})
 
 
+def _moved(op: Ops, shape: tuple[int, ...], argument: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The argument of a movement op, checked; None where it changes nothing."""
+    if argument == _UNCHANGED[op](shape):
+        return None
+    check_movement(op, shape, argument)
+    return _as_python(argument)
+
+
+_moved_again = lru_cache(1 << 14)(_moved)
+"""The same where all sizes are numbers."""
+
+
 def _as_python(arg: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The argument of a movement op with NumPy's integers as Python's: shapes are made of it."""
+    """The argument of a movement op with NumPy's integers, and bools, as Python's: shapes are made of it."""
     if _WHOLE.issuperset(map(type, arg)):
         return arg
-    return tuple([_as_python(a) if type(a) is tuple else a.item() if isinstance(a, np.integer) else a
+    return tuple([_as_python(a) if type(a) is tuple else int(a) if isinstance(a, (bool, np.integer)) else a
                   for a in arg])
