@@ -277,6 +277,8 @@ def test_each_of_several_results_has_one() -> None:
         variance.realize(mean)
         np.testing.assert_allclose(variance.numpy(), x.numpy().var(0, ddof=1), rtol=1e-5)
         np.testing.assert_allclose(mean.numpy(), x.numpy().mean(0), rtol=1e-5, atol=1e-7)
+        items, places = x.topk(3, dim=1)
+        assert kernels(places.realize) > 0 and kernels(items.realize) == 0
     assert all(part._uop.viewed.op is Ops.APPLY for part in real(5, 6).sort(dim=1))
     largest, _ = (x := real(5, 6)).topk(2)
     np.testing.assert_array_equal(largest.sum().gradient(x)[0].numpy(), x.numpy() >= largest.numpy()[:, 1:])

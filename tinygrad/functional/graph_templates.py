@@ -23,7 +23,7 @@ from tinygrad.engine.realize import Capture
 from tinygrad.graph.node_flags import APPLIED, MEMORY
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import Size
-from tinygrad.graph.template import GraphTemplate, expanded
+from tinygrad.graph.template import GraphTemplate, are_of_one_call, expanded
 from tinygrad.graph.uop import UOp
 from tinygrad.tensor.modes import no_grad
 
@@ -133,7 +133,11 @@ def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
                 templates.pop(next(iter(templates), key), None)
         if isinstance(known, GraphTemplate):
             return call.result(known)
-        return result if known is None else tuple([call.result(template) for template in known])
+        if known is None:
+            return result
+        results = tuple([call.result(template) for template in known])
+        are_of_one_call([result._uop for result in results])
+        return results
 
     return method
 

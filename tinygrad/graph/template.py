@@ -10,6 +10,7 @@ operations computed before cost a walk over one node each (`schedule/cache.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from weakref import ref
 
 from tinygrad.graph.node_flags import APPLIED, COSTLY, WRITES
 from tinygrad.graph.ops import Family, Ops
@@ -85,6 +86,23 @@ def applied_of(node: UOp) -> UOp | None:
     while node.op in _REARRANGES:
         (node,) = node.src
     return node if node.op is Ops.APPLY else None
+
+
+def are_of_one_call(results: Iterable[UOp]) -> None:
+    """Take note of nodes that are the results of one call (`x.sort()` has two)."""
+    nodes = [node for result in results if (node := applied_of(result)) is not None]
+    for node in nodes:
+        node.__dict__["_of_one_call"] = [ref(other) for other in nodes]
+
+
+def with_results_of_their_calls(nodes: Sequence[UOp]) -> Sequence[UOp]:
+    """APPLY nodes, and what else their calls gave that somebody holds and that is not computed yet: apart,
+    each would compute what they have in common."""
+    if not any(["_of_one_call" in node.__dict__ for node in nodes]):
+        return nodes
+    others = [other for node in nodes for known in node.__dict__.get("_of_one_call", ())
+              if (other := known()) is not None and other.realized_view is None]
+    return list(dict.fromkeys([*nodes, *others]))
 
 
 def _is_to_keep(node: UOp) -> bool:

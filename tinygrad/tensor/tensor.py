@@ -38,7 +38,7 @@ from tinygrad.graph.node_flags import APPLIED, COSTLY, LEAF, MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Cut, Devices, Placement, Sharding
 from tinygrad.graph.sizes import Size, largest_shape
-from tinygrad.graph.template import applied_of, expanded
+from tinygrad.graph.template import applied_of, expanded, with_results_of_their_calls
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import with_writes
 from tinygrad.helpers import engine_lock, exclusive, prod
@@ -401,7 +401,7 @@ class Tensor(Methods):
             LOOKS.count()
             applied = [node for t in (self, *others) if (node := applied_of(t._uop)) is not None]
             if len(applied) == 1 + len(others) and Capture.active is None:
-                realize_uops(applied, notes_of([self, *others], ()))
+                realize_uops(with_results_of_their_calls(applied), notes_of([self, *others], ()))
                 return self
             tensors = [t for t in (self, *others) if not is_unknown(t.uop)]
             flags = flags_of(tensors)
