@@ -1,5 +1,5 @@
-"""The logarithm of the gamma function, its derivatives, and the inverse of the error function. Of float64 they
-are off by few units of the last place, of narrower floats they are computed in that and rounded once."""
+"""The logarithm of the gamma function, its derivatives, and the inverse of the error function. In float64
+they are off by few units of the last place; of narrower floats they are computed in that and rounded once."""
 from __future__ import annotations
 
 import math
