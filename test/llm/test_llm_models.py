@@ -46,6 +46,12 @@ MODELS = {
     "llama, linear": ("LlamaConfig", SMALL | stretched(rope_type="linear", factor=4.0)),
     "smollm": ("LlamaConfig", SMALL | dict(tie_word_embeddings=True)),
     "mistral": ("MistralConfig", SMALL | dict(sliding_window=5)),
+    "mistral, kinds of layers": ("MistralConfig", SMALL | dict(
+        sliding_window=5, layer_types=["full_attention", "sliding_attention"])),
+    "ministral": ("MinistralConfig", SMALL | dict(
+        head_dim=8, sliding_window=5, layer_types=["sliding_attention", "full_attention"])),
+    "mixtral, windows not in use": ("MixtralConfig", SMALL | dict(
+        sliding_window=5, use_sliding_window=False, num_local_experts=4, num_experts_per_tok=2)),
     "mistral, fields of others": ("MistralConfig", SMALL | dict(
         attention_bias=True, mlp_bias=True) | stretched(rope_type="default", partial_rotary_factor=0.5)),
     "qwen2": ("Qwen2Config", SMALL),
@@ -96,8 +102,10 @@ def reference(name, folder):
         for weight in made.parameters():
             weight.copy_(torch.randn(weight.shape) * (0.3 if weight.ndim > 1 else 0.5) + 0.3
                          * (weight.ndim == 1))
-        scores = made(torch.from_numpy(TOKENS[None])).logits[0].numpy()
     made.save_pretrained(folder, max_shard_size="20KB")
+    read = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.no_grad():  # a config.json may mean another model than what it was written of
+        scores = read(torch.from_numpy(TOKENS[None])).logits[0].numpy()
     return made, scores
 
 
@@ -398,9 +406,10 @@ def test_older_configurations_of_qwen_say_from_which_layer_on_windows_are(fields
     assert from_hugging_face(qwen | fields).windows == windows
 
 
-@pytest.mark.parametrize("kind, windows", [("llama", ()), ("gemma", ()), ("olmo2", ()), ("mistral", (8, 8)),
-                                           ("mixtral", (8, 8)), ("phi3", (8, 8)), ("qwen3_moe", (8, 8)),
-                                           ("qwen2_moe", (None, 8)), ("gemma3_text", (None, 8))])
+@pytest.mark.parametrize("kind, windows", [("llama", ()), ("gemma", ()), ("olmo2", ()),
+                                           ("mistral", (None, 8)), ("mixtral", (8, 8)), ("phi3", (8, 8)),
+                                           ("qwen3_moe", (8, 8)), ("qwen2_moe", (None, 8)),
+                                           ("gemma3_text", (None, 8))])
 def test_kinds_of_layers_are_said_to_those_that_have_such(kind, windows):
     """transformers goes by layer_types, and by max_window_layers, only where layers of a model can differ."""
     said = LLAMA | dict(model_type=kind, sliding_window=8, use_sliding_window=True, max_window_layers=1,
@@ -409,7 +418,11 @@ def test_kinds_of_layers_are_said_to_those_that_have_such(kind, windows):
     assert from_hugging_face(said).windows == windows
     del said["layer_types"]
     if kind != "gemma3_text":
-        assert from_hugging_face(said).windows == windows
+        assert from_hugging_face(said).windows == ((8, 8) if kind == "mistral" else windows)
+    if not kind.startswith("qwen"):  # for whose layers alone this decides
+        unsaid = {key: value for key, value in said.items() if key != "use_sliding_window"}
+        assert (from_hugging_face(said | dict(use_sliding_window=False)).windows
+                == from_hugging_face(unsaid).windows)
 
 
 def test_a_configuration_means_what_transformers_takes_it_for():

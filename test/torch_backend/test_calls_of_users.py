@@ -6,6 +6,7 @@ import copy
 import io
 import os
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -351,6 +352,44 @@ def numbers_of_all_widths(compile: Compile) -> Any:
              for x in (torch.float32, torch.float64) for i in (torch.int64, torch.int32, torch.uint8)]
     halves = run(torch.ones(3, 4, dtype=torch.bfloat16), torch.arange(4))
     return found, [item.dtype for item in halves]
+
+
+@program
+def numbers_beyond_those_of_narrow_integers(compile: Compile) -> Any:
+    """They wrap, wherever they stand beside a tensor, and so do floats that become such."""
+    @compile
+    def run(x: Any, floats: Any) -> Any:
+        lower, large = -2, 300
+        return (x + lower, lower - x, x * large, x // lower, x % lower, torch.fmod(x, lower), x.clamp(min=-1),
+                x.clamp(lower, 3), x.clamp(max=-1), x < -1, x <= -1, x > -1, x >= -1, x == 257, x != 257,
+                large ** x, x << large, torch.arange(-3, 3, dtype=x.dtype), floats.to(x.dtype),
+                x.clone().copy_(floats), x == 1.5, (x > 2) * lower)
+
+    floats = torch.tensor([-1.0, 300.0, -2.7, 40000.5, 7.0])
+    return [run(torch.arange(1, 6).to(kind), floats) for kind in (torch.uint8, torch.int8, torch.int16)]
+
+
+@program
+def densities_of_gamma_functions(compile: Compile) -> Any:
+    """With warnings as errors: none of it is PyTorch's to run."""
+    at = torch.tensor([0.0, -0.0, -3.0, 170.5, 1e17, -1e17, torch.inf, -torch.inf, torch.nan])
+    x, inside = torch.cat([torch.linspace(-4.75, 20, 34), at]), torch.rand(6)
+    a, b = ((torch.rand(6) + 0.2).requires_grad_() for _ in range(2))
+    run = compile(lambda x, y: [x.lgamma(), x.digamma(), torch.polygamma(0, x), y.erfinv(), (y * 2).erfinv()])
+    higher = compile(lambda x: [torch.polygamma(n, x) for n in (1, 2, 5)])
+
+    @compile
+    def density(a: Any, b: Any) -> Any:
+        kinds = (torch.distributions.Beta(a, b), torch.distributions.Gamma(a, b),
+                 torch.distributions.StudentT(a + 1))
+        return (sum(kind.log_prob(inside).sum() for kind in kinds) + kinds[1].entropy().square().sum()
+                + torch.distributions.kl_divergence(kinds[0], torch.distributions.Beta(b, a)).sum())
+
+    with warnings.catch_warnings(action="error"):
+        density(a, b).backward()
+        tails = 1 - torch.logspace(-16, -1, 16)
+        found = run(x, torch.cat([tails, -tails, inside, torch.tensor([1.0, -1.0, 0.0, torch.nan])]))
+        return found, higher(torch.tensor([-3.7, -0.3, 0.01, 0.6, 5.0, 70.0])), a.grad, b.grad
 
 
 @program

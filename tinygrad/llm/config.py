@@ -22,8 +22,9 @@ BLOCK_NORMS: dict[str, tuple[str, ...]] = {"olmo": (), "olmo2": AROUND[1::2], "o
 QUERY_NORMS = {"qwen3": "head", "qwen3moe": "head", "gemma3": "head", "olmo2": "whole", "olmo3": "whole"}
 BIASED = ("llama", "qwen3", "qwen3moe", "gemma", "gemma2", "gemma3", "olmo", "olmo2", "olmo3")
 """Architectures whose config.json says by attention_bias whether attention has biases."""
-BY_LAYER_TYPES = ("qwen2", "qwen2moe", "qwen3", "gemma2", "gemma3", "olmo3")
-"""Architectures whose layers differ in what they see; others have one window for all layers, or none."""
+BY_LAYER_TYPES = ("mistral", "qwen2", "qwen2moe", "qwen3", "gemma2", "gemma3", "olmo3")
+"""Architectures whose layers may differ in what they see, as those of Ministral, a kind of Mistral; others
+have one window for all layers, or none."""
 PERIODS = {"gemma2": 2, "gemma3": 6, "olmo3": 4}
 """Of how many layers the last one sees everything."""
 MOST, MOST_LAYERS = 1 << 24, 1 << 12
@@ -150,7 +151,8 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
                "max_position_embeddings": 131072},
     "olmo3": {"sliding_window": 4096}}
 """What config.json may leave out, as those of Gemma 3 do, and transformers then takes."""
-TYPES = {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3"}
+TYPES = {"qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3",
+         "ministral": "mistral"}
 """Types in config.json that GGUF files name otherwise."""
 
 
@@ -241,8 +243,7 @@ def _biases(kind: str, fields: Fields) -> tuple[str, ...]:
 def _windows(fields: Fields, config: Config) -> tuple[int | None, ...]:
     """By layer: from layer_types where the architecture goes by them and they are said, else as it does."""
     window, kind = fields.optional("sliding_window"), config.architecture
-    uses = fields.get("use_sliding_window", not kind.startswith("qwen"))
-    if window is None or not uses:
+    if window is None or (kind.startswith("qwen") and not fields.get("use_sliding_window", False)):
         return ()
     kinds = fields.get("layer_types") if kind in BY_LAYER_TYPES else None
     if isinstance(kinds, Sequence) and len(kinds) == config.layers:

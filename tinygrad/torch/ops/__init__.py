@@ -2,6 +2,7 @@
 from tinygrad.torch.ops import (
     creation,
     elementwise,
+    gamma,
     indexing,
     matrices,
     movement,
@@ -13,5 +14,5 @@ from tinygrad.torch.ops import (
     searching,
 )
 
-__all__ = ["creation", "elementwise", "indexing", "matrices", "movement", "networks", "norms", "products",
-           "reductions", "resampling", "searching"]
+__all__ = ["creation", "elementwise", "gamma", "indexing", "matrices", "movement", "networks", "norms",
+           "products", "reductions", "resampling", "searching"]

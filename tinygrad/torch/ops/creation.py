@@ -32,6 +32,8 @@ def arange(start: Number, end: Number, step: Number = 1, dtype: DType | None = N
         return (int(start) + steps * int(step)).cast(dtype)
     if any(isinstance(n, Size) for n in (start, end)):
         dtype = dtype or dtypes.int64
+    elif dtype is not None and dtype.is_int and min(start, end) < dtype.min:
+        return Tensor.arange(start, end, step, dtype=dtypes.int64, device="CPU").cast(dtype)  # wraps
     return Tensor.arange(start, end, step, dtype=dtype, device="CPU")
 
 

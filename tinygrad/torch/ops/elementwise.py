@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import operator as op
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,21 @@ from tinygrad.torch.checks import require
 from tinygrad.torch.registry import enter_all, operator
 
 LAST_E4M3 = 448.0
+WIDER: dict[DType | None, DType] = {
+    dtypes.int8: dtypes.int32, dtypes.uint8: dtypes.int32, dtypes.int16: dtypes.int32,
+    dtypes.uint16: dtypes.int32, dtypes.uint32: dtypes.int64}
+"""The integers that floats become on their way to narrower ones."""
 
 
 def tensor(x: Any, like: Tensor) -> Tensor:
     """`x`, where it is a number as a tensor of `like`'s dtype."""
-    return x if isinstance(x, Tensor) else Tensor.full((), x, dtype=like.dtype, device="CPU")
+    return x if isinstance(x, Tensor) else Tensor.full((), wrapped(x, like), dtype=like.dtype, device="CPU")
+
+
+def wrapped(x: Any, like: Any) -> Any:
+    """`x`, where it is a whole number beside a tensor of integers as these hold it: 255 of -1 in a byte."""
+    is_beside = type(x) is int and isinstance(like, Tensor) and like.dtype.is_int
+    return like.dtype.as_const(x) if is_beside else x
 
 
 def scaled(x: Any, alpha: float) -> Any:
@@ -37,6 +48,7 @@ def mul(x: Any, y: Any) -> Tensor:
 
 def divisor(x: Any, y: Any) -> Any:
     """`y`, which is not to be 0 where both are integers and something is divided."""
+    y = wrapped(y, x)
     if isinstance(x, Tensor) and 0 in x.shape:
         return y
     if isinstance(y, Tensor):
@@ -57,8 +69,9 @@ def elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -
 
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    lower = x if min is None else x.maximum(min)
-    return lower if max is None else lower.minimum(max)
+    lower, upper = (wrapped(x.dtype.checked(n), x) if type(n) is int else n for n in (min, max))
+    larger = x if lower is None else x.maximum(lower)
+    return larger if upper is None else larger.minimum(upper)
 
 
 def quotient(x: Any, y: Any, rounding_mode: str | None = None) -> Tensor:
@@ -134,10 +147,19 @@ def power(x: Any, y: Any) -> Tensor:
 
 
 def cast(x: Tensor, dtype: DType | None = None, **options: Any) -> Tensor:
-    """What is beyond the numbers of float8_e4m3fn is the last of them, as in PyTorch."""
+    """What is beyond the numbers of float8_e4m3fn is the last of them, as in PyTorch, and a float that is
+    beyond those of narrow integers wraps: 44 of 300 and 255 of -1 in a byte."""
     if dtype is dtypes.fp8e4m3 and x.dtype is not dtype:
         x = x.clip(-LAST_E4M3, LAST_E4M3)
+    if dtype in WIDER and x.dtype.is_float:
+        x = x.cast(WIDER[dtype])
     return x if dtype is None else x.cast(dtype)
+
+
+def comparison(compare: Callable[[Any, Any], Tensor]) -> Callable[..., Tensor]:
+    def compared(x: Any, y: Any) -> Tensor:
+        return compare(wrapped(x, y), wrapped(y, x))
+    return compared
 
 
 enter_all({
@@ -178,10 +200,10 @@ enter_all({
     "threshold_backward": threshold_gradient,
 }, promoted=True)
 
+enter_all({f"{name}.Tensor {name}.Scalar": comparison(compare) for name, compare in {
+    "eq": op.eq, "ne": op.ne, "lt": op.lt, "le": op.le, "gt": op.gt, "ge": op.ge}.items()})
+
 enter_all({
-    "eq.Tensor eq.Scalar": lambda x, y: x == y, "ne.Tensor ne.Scalar": lambda x, y: x != y,
-    "lt.Tensor lt.Scalar": lambda x, y: x < y, "le.Tensor le.Scalar": lambda x, y: x <= y,
-    "gt.Tensor gt.Scalar": lambda x, y: x > y, "ge.Tensor ge.Scalar": lambda x, y: x >= y,
     "isnan": Tensor.isnan, "isinf": Tensor.isinf,
     "logical_not": Tensor.logical_not,
     "logical_and": lambda x, y: x.cast(dtypes.bool) & y.cast(dtypes.bool),

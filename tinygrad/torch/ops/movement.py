@@ -12,6 +12,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, is_symbolic, largest, node_of, reshapes_in_memory
 from tinygrad.helpers import prod
 from tinygrad.tensor import Tensor
+from tinygrad.torch.ops.elementwise import cast
 from tinygrad.torch.registry import BesideTensor, enter_all, operator
 
 
@@ -232,5 +233,5 @@ enter_all({
     "diagonal": diagonal,
     "alias detach lift_fresh_copy": lambda x: x,
     "clone": lambda x: x,
-    "copy": lambda x, y, non_blocking=False: expand(y, x.shape).cast(x.dtype),
+    "copy": lambda x, y, non_blocking=False: cast(expand(y, x.shape), x.dtype),
 })
