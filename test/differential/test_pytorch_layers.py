@@ -108,6 +108,12 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
     "Embedding": (lambda nn: nn.Embedding(9, 5), (np.array([[1, 8, 0], [3, 3, 2]], np.int64),)),
     "Embedding with padding": (lambda nn: nn.Embedding(9, 5, padding_idx=3),
                                (np.array([[1, 8, 0], [3, 3, 2]], np.int64),)),
+    **{f"EmbeddingBag {options}": (lambda nn, options=options: nn.EmbeddingBag(9, 5, **options), bags)
+       for options, bags in (
+           ({}, (np.array([[1, 8, 0], [3, 3, 2]], np.int64),)),
+           ({"mode": "sum", "padding_idx": 3}, (np.array([[1, 3, 0], [3, 3, 3]], np.int64),)),
+           ({"mode": "max", "include_last_offset": True},
+            (np.array([1, 8, 0, 3, 3], np.int64), np.array([0, 2, 2, 5], np.int64))))},
     **{name: (lambda nn, name=name: getattr(nn, name)(), (ROWS, numbers(5, 6) + 1)) for name in (
         "CosineSimilarity", "PairwiseDistance", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss",
         "PoissonNLLLoss")},
@@ -157,6 +163,15 @@ def test_instance_norm_moves_its_running_statistics_in_training() -> None:
     state = nn.state.get_state_dict(ours)
     for name, value in theirs.state_dict().items():
         close(name, state[name].reshape(tuple(value.shape)), value)
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}])
+def test_lstm_whose_outputs_are_projected(options: dict[str, Any]) -> None:
+    rows = 2 * (2 if options else 1)
+    check(lambda nn: nn.LSTM(6, 4, 2, proj_size=3, **options), numbers(2, 2, 6))
+    check(lambda nn: nn.LSTM(6, 4, 2, proj_size=3, **options), numbers(2, 2, 6), numbers(rows, 2, 3),
+          numbers(rows, 2, 4), call=lambda layer, x, h, c: layer(x, (h, c)))
+    check(lambda nn: nn.LSTM(6, 4, proj_size=3, **options), ROWS)
 
 
 def test_lstm_from_a_state() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tinygrad.functional.graph_templates import memoised
 from tinygrad.graph.leaf_tensors import storage_view
+from tinygrad.helpers import dedup
 from tinygrad.tensor import Tensor
 
 State = tuple[Tensor, ...]
@@ -71,13 +72,16 @@ _next_state_of_memory = memoised(_next_state)
 """The same, where that may be all of a graph: one node."""
 
 
-def _hold_weights(layer: Any, suffix: str, gates: int, input_size: int, hidden_size: int, bias: bool) -> None:
+def _hold_weights(layer: Any, suffix: str, gates: int, input_size: int, hidden_size: int, bias: bool,
+                  proj_size: int = 0) -> None:
     bound = 1 / math.sqrt(hidden_size)
     rows = gates * hidden_size
-    for name, width in (("weight_ih", input_size), ("weight_hh", hidden_size)):
+    for name, width in (("weight_ih", input_size), ("weight_hh", proj_size or hidden_size)):
         setattr(layer, name + suffix, Tensor.uniform(rows, width, low=-bound, high=bound))
     for name in ("bias_ih", "bias_hh"):
         setattr(layer, name + suffix, Tensor.uniform(rows, low=-bound, high=bound) if bias else None)
+    if proj_size:
+        setattr(layer, "weight_hr" + suffix, Tensor.uniform(proj_size, hidden_size, low=-bound, high=bound))
 
 
 def _zeros(like: Tensor, *shape: int) -> Tensor:
@@ -168,7 +172,7 @@ class _Sequence:
     side. Dropout is between layers, while `Tensor.training`."""
 
     gates: int
-    states = 1
+    proj_size = 0
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False) -> None:
@@ -179,9 +183,15 @@ class _Sequence:
         self.dropout = dropout
         self.directions = ("", "_reverse") if bidirectional else ("",)
         for layer in range(num_layers):
-            width = len(self.directions) * hidden_size if layer else input_size
+            width = len(self.directions) * self._widths[0] if layer else input_size
             for direction in self.directions:
-                _hold_weights(self, f"_l{layer}{direction}", self.gates, width, hidden_size, bias)
+                _hold_weights(self, f"_l{layer}{direction}", self.gates, width, hidden_size, bias,
+                              self.proj_size)
+
+    @property
+    def _widths(self) -> tuple[int, ...]:
+        """The sizes of the parts of a state."""
+        return (self.hidden_size,)
 
     def _run(self, step: str, x: Tensor, state: State | None) -> tuple[Tensor, State]:
         """Outputs of the last layer at every step, and the states of all after the last step."""
@@ -192,31 +202,31 @@ class _Sequence:
                              f"{self.input_size}), got {x.shape}")
         steps = x.unsqueeze(1) if not is_batch else x.transpose(0, 1) if self.batch_first else x
         rows = self.num_layers * len(self.directions)
-        shape = (rows, steps.shape[1], self.hidden_size)
+        shapes = [(rows, *steps.shape[1:2] * is_batch, width) for width in self._widths]
         given = state or ()
+        if given and [part.shape for part in given] != shapes:
+            wanted, got = " and ".join(map(str, dedup(shapes))), ", ".join(str(part.shape) for part in given)
+            raise ValueError(f"{kind} takes states of shape {wanted} with this input, got {got}")
         if not is_batch:
             given = tuple(part.unsqueeze(1) for part in given)
-        if any(part.shape != shape for part in given):
-            raise ValueError(f"{kind} takes states of shape {shape if is_batch else (rows, shape[2])} with "
-                             f"this input, got {', '.join(str(part.shape) for part in given)}")
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", *("weight_hr",) * (self.proj_size > 0))
         weights = [[tuple(getattr(self, f"{name}_l{layer}{direction}") for name in names)
                     for direction in self.directions] for layer in range(self.num_layers)]
-        steps, *after = _sequence(steps, step, weights, self.dropout, self.states, *given)
+        steps, *after = _sequence(steps, step, weights, self.dropout, self._widths, *given)
         if not is_batch:
             return steps.squeeze(1), tuple(part.squeeze(1) for part in after)
         return steps.transpose(0, 1) if self.batch_first else steps, tuple(after)
 
 
 @memoised
-def _sequence(x: Tensor, step: str, weights: list[list[tuple[Any, ...]]], dropout: float, states: int,
-              *state: Tensor) -> tuple[Tensor, ...]:
-    """Outputs (L, N, directions * hidden_size) of the last of some layers at every step, and the states
-    (rows, N, hidden_size) after it, which begin as zeros where none are given. `weights` has for each layer
+def _sequence(x: Tensor, step: str, weights: list[list[tuple[Any, ...]]], dropout: float,
+              widths: tuple[int, ...], *state: Tensor) -> tuple[Tensor, ...]:
+    """Outputs (L, N, directions * width) of the last of some layers at every step, and the states (rows, N,
+    width), of these widths, after it, which begin as zeros where none are given. `weights` has for each layer
     and direction what `_along` takes."""
     if not state:
-        rows, hidden = len(weights) * len(weights[0]), weights[0][0][1].shape[1]
-        state = (_zeros(x, rows, x.shape[1], hidden),) * states
+        rows = len(weights) * len(weights[0])
+        state = tuple(_zeros(x, rows, x.shape[1], width) for width in widths)
     ends: list[State] = []
     for layer in weights:
         x = x.dropout(dropout) if ends else x
@@ -231,13 +241,16 @@ def _sequence(x: Tensor, step: str, weights: list[list[tuple[Any, ...]]], dropou
 
 
 def _along(step: Step, x: Tensor, state: State, backwards: bool, weight_ih: Tensor, weight_hh: Tensor,
-           bias_ih: Tensor | None, bias_hh: Tensor | None) -> tuple[Tensor, State]:
-    """One direction of one layer: its outputs (L, N, hidden_size), and its last state."""
+           bias_ih: Tensor | None, bias_hh: Tensor | None, weight_hr: Tensor | None = None
+           ) -> tuple[Tensor, State]:
+    """One direction of one layer: its outputs (L, N, width), and its last state."""
     of_inputs = x.linear(weight_ih.transpose(), bias_ih)
     order = range(x.shape[0])[::-1 if backwards else 1]
     outputs = {}
     for i in order:
         state = step(of_inputs[i], state[0].linear(weight_hh.transpose(), bias_hh), state)
+        if weight_hr is not None:
+            state = (state[0].linear(weight_hr.transpose()), *state[1:])
         outputs[i] = state[0]
     return Tensor.stack(*(outputs[i] for i in sorted(outputs))), state
 
@@ -248,6 +261,8 @@ class LSTM(_Sequence):
 
     h and c, also those to begin with (zeros if not given): (num_layers * directions, N, hidden_size).
     Parameters are `LSTMCell`'s, of layer i `weight_ih_l{i}` and so on, backwards `weight_ih_l{i}_reverse`.
+    With `proj_size`, above 0 and below hidden_size, h and the outputs have that size: each h is multiplied by
+    `weight_hr_l{i}`, (proj_size, hidden_size) (Sak, Senior and Beaufays, 2014).
 
     >>> outputs, (hidden, cell) = nn.LSTM(3, 5, num_layers=2)(Tensor.ones(7, 1, 3))
     >>> outputs.shape, hidden.shape
@@ -255,7 +270,19 @@ class LSTM(_Sequence):
     """
 
     gates = 4
-    states = 2
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+                 proj_size: int = 0) -> None:
+        if not 0 <= proj_size < hidden_size:
+            raise ValueError(f"LSTM takes a proj_size below hidden_size, {hidden_size}, and 0 for none; got "
+                             f"{proj_size}")
+        self.proj_size = proj_size
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+
+    @property
+    def _widths(self) -> tuple[int, ...]:
+        return (self.proj_size or self.hidden_size, self.hidden_size)
 
     def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None
                  ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
