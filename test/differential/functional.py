@@ -209,6 +209,8 @@ NETWORKS = [
     *(f("interpolate", scale_factor=2, mode=mode, cases=IMAGE)
       for mode in ("nearest", "bilinear", "bicubic")),
     f("interpolate", (3, 5), mode="bilinear", align_corners=True, cases=IMAGE),
+    *(f("interpolate", size, mode=mode, align_corners=corners, antialias=True, cases=IMAGE, ulps=16)
+      for mode in ("bilinear", "bicubic") for size, corners in (((2, 3), False), ((4, 11), True))),
     f("interpolate", 5, cases=LINE, mode="linear"), f("interpolate", (5, 3), cases=IMAGE, mode="area"),
     f("interpolate", scale_factor=(1.5, 0.4), recompute_scale_factor=True, cases=IMAGE),
 ]

@@ -341,6 +341,8 @@ def test_interpolate_refuses() -> None:
         Tensor.ones(2, 2).interpolate((4,), "lanczos")
     with pytest.raises(ValueError, match="align_corners with linear and cubic modes only, got 'nearest'"):
         Tensor.ones(2, 2).interpolate((4,), "nearest", align_corners=True)
+    with pytest.raises(ValueError, match="antialias with linear and cubic modes only"):
+        Tensor.ones(2, 2).interpolate((4,), "area", antialias=True)
     with pytest.raises(ValueError, match=r"the last 2 axes of \(2, 2\) in mode 'bilinear', got \(4,\)"):
         Tensor.ones(2, 2).interpolate((4,), "bilinear")
 

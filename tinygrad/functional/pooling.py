@@ -238,17 +238,21 @@ MODES = ("linear", "cubic", "nearest", "nearest-exact", "area")
 CUBIC_SHARPNESS = -0.75
 """The parameter `a` of the cubic convolution kernel (Keys, "Cubic convolution interpolation for digital image
 processing", 1981), as image libraries and PyTorch have it."""
+ANTIALIAS_SHARPNESS = -0.5
+"""The same of a kernel that is made wider, as Pillow and PyTorch have it."""
 
 
-def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
-                align_corners: bool = False) -> Tensor:
+def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear", align_corners: bool = False,
+                antialias: bool = False) -> Tensor:
     """The last axes (as many as `size` has) resized to `size`.
 
     `mode`: "linear" (also "bilinear" and "trilinear", for two and three axes), "cubic" (4 items an axis; also
     "bicubic"), "nearest" (item floor(i*in/out)), "nearest-exact" (item floor((i + 0.5)*in/out)) or "area"
     (the mean of items floor(i*in/out) to ceil((i + 1)*in/out)). `align_corners` (linear and cubic) puts the
-    first and last items onto each other. Half types compute in float32; integers are rounded at the end, but
-    linear and cubic of uint8, images, after each axis, the last one first, as PyTorch's are.
+    first and last items onto each other; `antialias` (these too) lets each item of a smaller axis take in all
+    that it stands for, by a kernel as much wider, as Pillow's do. Half types compute in float32; integers are
+    rounded at the end, but linear and cubic of uint8, images, after each axis, the last one first, as
+    PyTorch's are.
 
     >>> Tensor([0.0, 4.0]).interpolate((4,)).tolist()
     [0.0, 1.0, 3.0, 4.0]
@@ -259,17 +263,20 @@ def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
     if kind not in MODES:
         raise ValueError(f"interpolate takes one of the modes {', '.join((*MODES, *INTERPOLATIONS))}, "
                          f"got {mode!r}")
-    if align_corners and kind not in ("linear", "cubic"):
-        raise ValueError(f"interpolate takes align_corners with linear and cubic modes only, got {mode!r}")
+    if (align_corners or antialias) and kind not in ("linear", "cubic"):
+        option = "align_corners" if align_corners else "antialias"
+        raise ValueError(f"interpolate takes {option} with linear and cubic modes only, got {mode!r}")
     if not 1 <= len(size) <= self.ndim or any(n < 1 for n in size) or len(size) != axes:
         raise ValueError(f"interpolate takes a size >= 1 for each of the last {axes} axes of {self.shape} in "
                          f"mode {mode!r}, got {tuple(size)}")
     if self.dtype is dtypes.uint8 and kind in ("linear", "cubic"):
-        return _interpolate_image(self, size, kind, align_corners)
+        return _interpolate_image(self, size, kind, align_corners, antialias)
     is_copy = kind in ("nearest", "nearest-exact")
     x = self if is_copy else self.cast(promote(least_upper_float(self.dtype), dtypes.float32))
     for axis, outs in zip(range(-len(size), 0), size, strict=True):
-        if x.shape[axis] != outs:
+        if x.shape[axis] != outs and antialias:
+            x = _interpolate_wide(x, axis, outs, kind, align_corners)
+        elif x.shape[axis] != outs:
             x = _interpolate_axis(x, axis, outs, kind, align_corners)
     if is_copy:
         return copied(x, x.uop)
@@ -318,10 +325,15 @@ def _interpolate_between(x: Tensor, axis: int, factor: int) -> Tensor:
     return (low * (1 - share) + high * share).flatten(at, at + 1)
 
 
-def cubic_weights(share: Any) -> dict[int, Any]:
+def _interpolate_wide(x: Tensor, axis: int, outs: int, mode: str, align_corners: bool) -> Tensor:
+    places, weights = _wide_taps(x.shape[axis], outs, mode, align_corners)
+    scaled = _constant(x, weights.reshape(*weights.shape, *(1,) * (-axis - 1))).cast(x.dtype)
+    return (_items(x, axis, _constant(x, places)) * scaled).sum(axis - 1)
+
+
+def cubic_weights(share: Any, a: float = CUBIC_SHARPNESS) -> dict[int, Any]:
     """The weights of the items around a position, `share` beyond item 0 (a tensor or an array): Keys's kernel
     at their distances."""
-    a = CUBIC_SHARPNESS
 
     def near(d: Any) -> Any:
         return ((a + 2) * d - (a + 3)) * d * d + 1
@@ -346,16 +358,17 @@ def _mean_of_areas(x: Tensor, axis: int, outs: int) -> Tensor:
     return inside.where(items, 0).sum(axis) / counts
 
 
-IMAGE_WEIGHT_BITS = 15
+IMAGE_WEIGHT_BITS = 22
 """Weights of pixels are rounded to multiples of 2^-k, the finest of which the largest is below 2^15 times."""
 
 
-def _interpolate_image(self: Tensor, size: Sequence[int], mode: str, align_corners: bool) -> Tensor:
+def _interpolate_image(self: Tensor, size: Sequence[int], mode: str, align_corners: bool, antialias: bool
+                       ) -> Tensor:
     """Linear and cubic modes of uint8, in integers: each axis with rounded weights, and rounded to uint8."""
     x = self
     for axis, outs in zip(range(-1, -len(size) - 1, -1), reversed(size)):
         if x.shape[axis] != outs:
-            places, weights = _taps(x.shape[axis], outs, mode, align_corners)
+            places, weights = (_wide_taps if antialias else _taps)(x.shape[axis], outs, mode, align_corners)
             largest = weights.max()
             bits = max(k for k in range(IMAGE_WEIGHT_BITS + 1) if int(largest * 2**k + 0.5) < 2**15)
             scaled = np.trunc(weights * 2**bits + np.copysign(0.5, weights)).astype(np.int32)
@@ -388,6 +401,22 @@ def _taps(n: int, outs: int, mode: str, align_corners: bool) -> tuple[np.ndarray
         weights[i] += np.where(same, weights[j], 0)
         weights[j] = np.where(same, 0, weights[j])
     return places, weights
+
+
+def _wide_taps(n: int, outs: int, mode: str, align_corners: bool) -> tuple[np.ndarray[Any, Any], ...]:
+    """As `_taps`, by a kernel that is as wide as the items of a smaller axis are apart. Its weights within
+    the axis add up to one."""
+    apart = n / outs if not align_corners else (n - 1) / (outs - 1) if outs > 1 else 0.0
+    wide, reach = max(apart, 1.0), 1 if mode == "linear" else 2
+    middle = apart * (np.arange(outs) + 0.5)
+    first = (middle - reach * wide + 0.5).astype(np.int64).clip(0)
+    end = (middle + reach * wide + 0.5).astype(np.int64).clip(None, n)
+    places = first + np.arange((end - first).max())[:, None]
+    far = np.abs((places - middle + 0.5) / wide)
+    near = cubic_weights(far % 1, ANTIALIAS_SHARPNESS)
+    weights = 1 - far if mode == "linear" else np.where(far < 1, near[0], near[-1])
+    weights = np.where((places < end) & (far < reach), weights, 0)
+    return places.clip(None, n - 1).astype(np.int32), weights / weights.sum(0)
 
 
 def _items(x: Tensor, axis: int, places: Tensor) -> Tensor:

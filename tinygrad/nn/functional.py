@@ -515,7 +515,8 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
 
 
 def interpolate(input: Tensor, size: Any = None, scale_factor: Factors = None, mode: str = "nearest",
-                align_corners: bool | None = None, recompute_scale_factor: bool | None = None) -> Tensor:
+                align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+                antialias: bool = False) -> Tensor:
     """`Tensor.interpolate` of (N, C, ...), to sizes or by factors. Raises ValueError for factors that give no
     whole sizes, unless `recompute_scale_factor`."""
     axes = input.ndim - 2
@@ -529,7 +530,7 @@ def interpolate(input: Tensor, size: Any = None, scale_factor: Factors = None, m
         if size != exact and not recompute_scale_factor:
             raise ValueError(f"interpolate of {input.shape} by {scale_factor} gives no whole sizes; give a "
                              f"size, or recompute_scale_factor=True")
-    return input.interpolate(make_tuple(size, axes), mode, bool(align_corners))
+    return input.interpolate(make_tuple(size, axes), mode, bool(align_corners), antialias)
 
 
 upsample = interpolate
