@@ -213,6 +213,12 @@ NETWORKS = [
       for mode in ("bilinear", "bicubic") for size, corners in (((2, 3), False), ((4, 11), True))),
     f("interpolate", 5, cases=LINE, mode="linear"), f("interpolate", (5, 3), cases=IMAGE, mode="area"),
     f("interpolate", scale_factor=(1.5, 0.4), recompute_scale_factor=True, cases=IMAGE),
+    *(f("interpolate", scale_factor=(1.6, 0.45), mode=mode, cases=IMAGE, ulps=32)
+      for mode in ("nearest", "nearest-exact", "bilinear", "bicubic", "area")),
+    *(f("interpolate", scale_factor=factor, mode=mode, antialias=True, cases=IMAGE, ulps=16)
+      for factor in (0.7, 1.3) for mode in ("bilinear", "bicubic")),
+    f("interpolate", scale_factor=1.3, mode="bilinear", align_corners=True, cases=IMAGE),
+    f("interpolate", scale_factor=1.05, mode="bilinear", cases=IMAGE, label="to the same sizes"),
 ]
 
 CHANNELS = Input((4,), values=positive)

@@ -517,20 +517,18 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
 def interpolate(input: Tensor, size: Any = None, scale_factor: Factors = None, mode: str = "nearest",
                 align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
                 antialias: bool = False) -> Tensor:
-    """`Tensor.interpolate` of (N, C, ...), to sizes or by factors. Raises ValueError for factors that give no
-    whole sizes, unless `recompute_scale_factor`."""
+    """`Tensor.interpolate` of (N, C, ...), to sizes, or by factors: to the whole sizes below these times the
+    input's. Places follow from the factors, or from the sizes if `recompute_scale_factor`."""
     axes = input.ndim - 2
     if axes < 1 or (size is None) == (scale_factor is None):
         raise ValueError(f"interpolate takes (N, C, ...), and either a size or a scale_factor; got "
                          f"{input.shape}, {size} and {scale_factor}")
+    factors = None
     if scale_factor is not None:
         factors = scale_factor if isinstance(scale_factor, Sequence) else (scale_factor,) * axes
-        exact = [n * factor for n, factor in zip(input.shape[2:], factors, strict=True)]
-        size = [math.floor(n) for n in exact]
-        if size != exact and not recompute_scale_factor:
-            raise ValueError(f"interpolate of {input.shape} by {scale_factor} gives no whole sizes; give a "
-                             f"size, or recompute_scale_factor=True")
-    return input.interpolate(make_tuple(size, axes), mode, bool(align_corners), antialias)
+        size = [math.floor(n * factor) for n, factor in zip(input.shape[2:], factors, strict=False)]
+    return input.interpolate(make_tuple(size, axes), mode, bool(align_corners), antialias,
+                             None if recompute_scale_factor else factors)
 
 
 upsample = interpolate
