@@ -12,6 +12,7 @@ import faulthandler
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,4 +107,5 @@ def _join_world(device: str) -> None:
     world = ranks.World.current = ranks.World(MPI, open_gpu)
     Device.register(KIND, ranks.__name__)
     sys.excepthook = world.fail
+    threading.excepthook = world.fail_in_thread
     atexit.register(world.end)
