@@ -128,6 +128,8 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
                                             nn.Flatten(), nn.Dropout(0.5), nn.Linear(27, 2)), (IMAGE,)),
     "GRUCell": (lambda nn: nn.GRUCell(6, 4), (ROWS, numbers(5, 4))),
     "RNNCell": (lambda nn: nn.RNNCell(6, 4), (ROWS, numbers(5, 4))),
+    "GRUCell of one row": (lambda nn: nn.GRUCell(6, 4), (ROWS[0], numbers(4))),
+    "LSTMCell of one row": (lambda nn: nn.LSTMCell(6, 4), (ROWS[0],)),
     "RNNCell of relu": (lambda nn: nn.RNNCell(6, 4, False, "relu"), (ROWS,)),
     **{f"{kind}{label}": (lambda nn, kind=kind, options=options: getattr(nn, kind)(6, 4, **options), (x,))
        for kind in ("RNN", "GRU", "LSTM") for label, options, x in (

@@ -88,6 +88,22 @@ def _zeros(like: Tensor, *shape: int) -> Tensor:
     return Tensor.zeros(*shape, dtype=like.dtype, device=like.device, requires_grad=False)
 
 
+def _refuse_sizes(layer: Any, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{type(layer).__name__} takes {name} >= 1, got {size}")
+
+
+def _parts_of_state(layer: Any, state: Any, count: int) -> State:
+    """The tensors of a state that a layer was called with."""
+    parts = tuple(state)
+    if len(parts) != count or not all(isinstance(part, Tensor) for part in parts):
+        got = ", ".join(str(p.shape) if isinstance(p, Tensor) else type(p).__name__ for p in parts)
+        raise TypeError(f"{type(layer).__name__} takes a state of {count} tensor{'s' * (count > 1)}, "
+                        f"{'(h, c)' if count > 1 else 'h'}, got {got}")
+    return parts
+
+
 # --- one step -----------------------------------------------------------------------------------------------
 
 
@@ -100,30 +116,35 @@ class _Cell:
     bias_hh: Tensor | None
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        _refuse_sizes(self, hidden_size=hidden_size)
         self.hidden_size = hidden_size
         _hold_weights(self, "", self.gates, input_size, hidden_size, bias)
 
     def _next(self, step: str, x: Tensor, state: State | None) -> State:
         kind, width = type(self).__name__, self.weight_ih.shape[1]
-        if x.ndim != 2 or x.shape[1] != width:
-            raise ValueError(f"{kind} takes an input (N, {width}), got {x.shape}")
-        shape = (x.shape[0], self.hidden_size)
+        if x.ndim not in (1, 2) or x.shape[-1] != width:
+            raise ValueError(f"{kind} takes an input (N, {width}) or ({width},), got {x.shape}")
+        shape = (*x.shape[:-1], self.hidden_size)
         if state is None:
             state = (_zeros(x, *shape),) * len(self.state_names)
+        state = _parts_of_state(self, state, len(self.state_names))
         if any(part.shape != shape for part in state):
             raise ValueError(f"{kind} takes {' and '.join(self.state_names)} of shape {shape}, got "
                              f"{' and '.join(str(part.shape) for part in state)}")
+        if x.ndim == 1:
+            after = self._next(step, x.unsqueeze(0), tuple(part.unsqueeze(0) for part in state))
+            return tuple(part.squeeze(0) for part in after)
         is_held = all(storage_view(part.uop) is not None for part in (x, *state))
-        after = _next_state_of_memory if is_held else _next_state
-        return after(x, step, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, *state)
+        compute = _next_state_of_memory if is_held else _next_state
+        return compute(x, step, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, *state)
 
 
 class LSTMCell(_Cell):
     """One step of a long short-term memory (Hochreiter and Schmidhuber, 1997).
 
-    Called with x (N, input_size) and (h, c), each (N, hidden_size), zeros if not given; returns the next (h,
-    c). weight_ih (4*hidden, input), weight_hh (4*hidden, hidden), bias_ih and bias_hh (4*hidden,) hold the
-    input, forget, cell and output gates in this order.
+    Called with x (N, input_size) and (h, c), each (N, hidden_size), zeros if not given, or all without N;
+    returns the next (h, c). weight_ih (4*hidden, input), weight_hh (4*hidden, hidden), bias_ih and bias_hh
+    (4*hidden,) hold the input, forget, cell and output gates in this order.
 
     >>> hidden, cell = nn.LSTMCell(3, 5)(Tensor.ones(2, 3))
     >>> hidden.shape, cell.shape
@@ -176,6 +197,7 @@ class _Sequence:
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False) -> None:
+        _refuse_sizes(self, hidden_size=hidden_size, num_layers=num_layers)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -201,9 +223,11 @@ class _Sequence:
             raise ValueError(f"{kind} takes an input {order.format(self.input_size)} or (L, "
                              f"{self.input_size}), got {x.shape}")
         steps = x.unsqueeze(1) if not is_batch else x.transpose(0, 1) if self.batch_first else x
+        if steps.shape[0] == 0:
+            raise ValueError(f"{kind} takes a sequence of one step at least, got {x.shape}")
         rows = self.num_layers * len(self.directions)
         shapes = [(rows, *steps.shape[1:2] * is_batch, width) for width in self._widths]
-        given = state or ()
+        given = () if state is None else _parts_of_state(self, state, len(shapes))
         if given and [part.shape for part in given] != shapes:
             wanted, got = " and ".join(map(str, dedup(shapes))), ", ".join(str(part.shape) for part in given)
             raise ValueError(f"{kind} takes states of shape {wanted} with this input, got {got}")
@@ -274,7 +298,7 @@ class LSTM(_Sequence):
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
                  proj_size: int = 0) -> None:
-        if not 0 <= proj_size < hidden_size:
+        if proj_size and not 0 < proj_size < hidden_size:
             raise ValueError(f"LSTM takes a proj_size below hidden_size, {hidden_size}, and 0 for none; got "
                              f"{proj_size}")
         self.proj_size = proj_size
