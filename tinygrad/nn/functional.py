@@ -216,7 +216,8 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
     rise from 0; `include_last_offset`: the last of these is where the last bag ends. `per_sample_weights`, of
     the input's shape and for sums alone, are factors of the rows. Items that are `padding_idx` are in no bag.
 
-    >>> F.embedding_bag(Tensor([1, 2, 0]), Tensor([[1.0], [2.0], [4.0]]), Tensor([0, 2]), mode="sum").tolist()
+    >>> table = Tensor([[1.0], [2.0], [4.0]])
+    >>> nn.functional.embedding_bag(Tensor([1, 2, 0]), table, Tensor([0, 2]), mode="sum").tolist()
     [[6.0], [1.0]]
     """
     _check_bags(input, offsets, mode, per_sample_weights)

@@ -15,7 +15,7 @@ from tinygrad.functional.graph_templates import memoised
 from tinygrad.functional.method_kinds import also_named
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.helpers import make_tuple, prod
-from tinygrad.nn.functional import embedding, embedding_bag, instance_norm
+from tinygrad.nn.functional import bilinear, embedding, embedding_bag, instance_norm
 from tinygrad.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -42,6 +42,26 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.linear(self.weight.transpose(), self.bias)
+
+
+class Bilinear:
+    """x weight[o] y + bias[o] for each output o, over the last axes: (..., in1_features) and (...,
+    in2_features) to (..., out_features).
+
+    weight (out_features, in1_features, in2_features) and bias (out_features,) begin uniform within
+    1/sqrt(in1_features).
+
+    >>> nn.Bilinear(3, 4, 2)(Tensor.ones(5, 3), Tensor.ones(5, 4)).shape
+    (5, 2)
+    """
+
+    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True) -> None:
+        bound = 1 / math.sqrt(in1_features)
+        self.weight = _uniform(bound, out_features, in1_features, in2_features)
+        self.bias = _uniform(bound, out_features) if bias else None
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        return bilinear(x, y, self.weight, self.bias)
 
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
