@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, nn
+from tinygrad import Tensor, TinyJit, nn
 
 from .table import torch
 
@@ -168,6 +168,17 @@ def test_instance_norm_moves_its_running_statistics_in_training() -> None:
     state = nn.state.get_state_dict(ours)
     for name, value in theirs.state_dict().items():
         close(name, state[name].reshape(tuple(value.shape)), value)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_under_the_jit(mode: str) -> None:
+    theirs, ours = torch.nn.EmbeddingBag(9, 4, mode=mode), nn.EmbeddingBag(9, 4, mode=mode)
+    ours.weight.assign(Tensor(theirs.weight.detach().numpy().copy())).realize()
+    step = TinyJit(lambda words, starts: ours(words, starts).realize())
+    for i in range(5):
+        words, starts = (np.arange(7) * (i + 2)) % 9, np.array([0, i, 5])
+        close(mode, step(Tensor(words).realize(), Tensor(starts).realize()),
+              theirs(torch.tensor(words), torch.tensor(starts)))
 
 
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}])

@@ -237,8 +237,11 @@ def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, 
         places = bag.unsqueeze(-1).expand(rows.shape)
         return into.scatter_reduce(0, places, rows, "amax", include_self=False)[:bags]
     found = into.index_add(0, bag, rows)[:bags]
-    counts = bag.bincount(minlength=bags + 1)[:bags].unsqueeze(-1)
-    return found if mode == "sum" else found / counts.maximum(1)
+    if mode == "sum":
+        return found
+    counts = Tensor.zeros(bags + 1, dtype=dtypes.int32, device=input.device).index_add(
+        0, bag, is_kept.cast(dtypes.int32))[:bags]
+    return found / counts.maximum(1).unsqueeze(-1)
 
 
 def _check_bags(input: Tensor, offsets: Tensor | None, mode: str, weights: Tensor | None) -> None:
