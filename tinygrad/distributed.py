@@ -12,6 +12,7 @@ import faulthandler
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,8 +54,8 @@ class World:
 
 def init(seed: int = 0, device: str = "CPU") -> World:
     """Join the processes that MPI started: all call this first, with the same seed, which random numbers then
-    have everywhere. device: what each computes on, CPU, or CUDA (a GPU each, which exchange by NCCL). Raises
-    ImportError where mpi4py is missing, ValueError for other devices.
+    have everywhere, in a program of one process too. device: what each computes on, CPU, or CUDA (a GPU each,
+    which exchange by NCCL). Raises ImportError where mpi4py is missing, ValueError for other devices.
 
     >>> world = init()
     >>> world.rank, world.size, world.devices
@@ -65,9 +66,9 @@ def init(seed: int = 0, device: str = "CPU") -> World:
     if ranks.World.current is None and any(name in os.environ for name in SIZES):
         _join(device)
     world = ranks.World.current
+    Tensor.manual_seed(seed)
     if world is None:
         return World(0, 1, (Device.DEFAULT,))
-    Tensor.manual_seed(seed)
     return World(world.rank, world.size, tuple(map(name_of, range(world.size))))
 
 
@@ -106,4 +107,5 @@ def _join_world(device: str) -> None:
     world = ranks.World.current = ranks.World(MPI, open_gpu)
     Device.register(KIND, ranks.__name__)
     sys.excepthook = world.fail
+    threading.excepthook = world.fail_in_thread
     atexit.register(world.end)

@@ -52,6 +52,17 @@ def labels(shape: tuple[int, ...], classes: int) -> Input:
     return Input(shape, values=below(classes), dtype=dtypes.int32)
 
 
+STARTS = Input((4,), values=given([0, 2, 2, 7]), dtype=dtypes.int32)
+
+
+def bags(words: Any, **options: Any) -> Row:
+    """`F.embedding_bag` of a table, words and, of words on a line, where bags begin."""
+    return Row(f"F.embedding_bag {words.name} {options}",
+               lambda w, i, *starts: ours_f.embedding_bag(i, w, *starts, **options),
+               lambda w, i, *starts: torch.nn.functional.embedding_bag(i, w, *starts, **options), FLOAT,
+               (words,), ulps=8, smooth=options["mode"] != "max")
+
+
 def loss(name: str, *args: Any, cases: Any = PAIRS, **options: Any) -> list[Row]:
     return [f(name, *args, cases=cases, reduction=reduction, **options)
             for reduction in ("mean", "sum", "none")]
@@ -149,6 +160,14 @@ NETWORKS = [
         FLOAT, (case((7, 5), labels((2, 3), 7)),)),
     Row("F.embedding of padding", lambda w, i: ours_f.embedding(i, w, -5),
         lambda w, i: torch.nn.functional.embedding(i, w, -5), FLOAT, (case((7, 5), labels((2, 9), 7)),)),
+    *(bags(case((7, 5), labels((3, 4), 7)), mode=mode, padding_idx=padding)
+      for mode in ("sum", "mean", "max") for padding in (None, -5)),
+    *(bags(case((7, 5), labels((count,), 7), STARTS), mode=mode, padding_idx=2, include_last_offset=count < 9)
+      for mode in ("sum", "mean", "max") for count in (7, 9)),
+    Row("F.embedding_bag weighted",
+        lambda w, i, s, f: ours_f.embedding_bag(i, w, s, mode="sum", per_sample_weights=f),
+        lambda w, i, s, f: torch.nn.functional.embedding_bag(i, w, s, mode="sum", per_sample_weights=f),
+        FLOAT, (case((7, 5), labels((9,), 7), STARTS, (9,)),), ulps=8),
     f("one_hot", dtypes=(dtypes.int32,), cases=(case((2, 9)),), values=below(5), gradient=False),
     f("one_hot", 7, dtypes=(dtypes.int32,), cases=(case((2, 9)),), values=below(5), gradient=False),
     normed("layer_norm", (4, 5), cases=(case((3, 4, 5), (4, 5), (4, 5)), case((3, 4, 5)))),
@@ -190,8 +209,16 @@ NETWORKS = [
     *(f("interpolate", scale_factor=2, mode=mode, cases=IMAGE)
       for mode in ("nearest", "bilinear", "bicubic")),
     f("interpolate", (3, 5), mode="bilinear", align_corners=True, cases=IMAGE),
+    *(f("interpolate", size, mode=mode, align_corners=corners, antialias=True, cases=IMAGE, ulps=16)
+      for mode in ("bilinear", "bicubic") for size, corners in (((2, 3), False), ((4, 11), True))),
     f("interpolate", 5, cases=LINE, mode="linear"), f("interpolate", (5, 3), cases=IMAGE, mode="area"),
     f("interpolate", scale_factor=(1.5, 0.4), recompute_scale_factor=True, cases=IMAGE),
+    *(f("interpolate", scale_factor=(1.6, 0.45), mode=mode, cases=IMAGE, ulps=32)
+      for mode in ("nearest", "nearest-exact", "bilinear", "bicubic", "area")),
+    *(f("interpolate", scale_factor=factor, mode=mode, antialias=True, cases=IMAGE, ulps=16)
+      for factor in (0.7, 1.3) for mode in ("bilinear", "bicubic")),
+    f("interpolate", scale_factor=1.3, mode="bilinear", align_corners=True, cases=IMAGE),
+    f("interpolate", scale_factor=1.05, mode="bilinear", cases=IMAGE, label="to the same sizes"),
 ]
 
 CHANNELS = Input((4,), values=positive)

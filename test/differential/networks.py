@@ -303,12 +303,12 @@ POOLING = [
 # --- interpolation ------------------------------------------------------------------------------------------
 
 
-def resize(size: Any, mode: str, shape: Any, corners: bool = False) -> Row:
+def resize(size: Any, mode: str, shape: Any, corners: bool = False, antialias: bool = False) -> Row:
     names = {"linear": {1: "linear", 2: "bilinear", 3: "trilinear"}[len(size)], "cubic": "bicubic"}
-    options: dict[str, Any] = {"align_corners": corners} if mode in names else {}
+    options: dict[str, Any] = {"align_corners": corners, "antialias": antialias} if mode in names else {}
     return network(
-        f"interpolate {mode} to {size}{' at corners' if corners else ''}",
-        lambda x: x.interpolate(size, mode, corners),
+        f"interpolate {mode} to {size}{' at corners' * corners}{' antialiased' * antialias}",
+        lambda x: x.interpolate(size, mode, corners, antialias),
         lambda x: F.interpolate(x, size, mode=names.get(mode, mode), **options),
         case(shape),
         case(Input(shape[::-1], lambda x: x.permute(tuple(reversed(range(len(shape)))))), name="permuted"),
@@ -323,6 +323,12 @@ LARGER_AND_SMALLER = (
     ((3, 2, 5), (1, 1, 2, 3, 4)),
 )
 INTERPOLATION = [
+    *(
+        resize(size, mode, shape, corners, antialias=True)
+        for mode in ("linear", "cubic")
+        for size, shape in (((3, 2), (1, 2, 7, 9)), ((5, 8), (1, 2, 11, 4)))
+        for corners in (False, True)
+    ),
     *(
         resize(size, mode, shape)
         for mode in ("linear", "nearest", "nearest-exact", "area", "cubic")

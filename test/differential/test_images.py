@@ -18,13 +18,17 @@ SIZES = [
 ]
 
 
+@pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-@pytest.mark.parametrize(("shape", "size"), SIZES)
-def test_resized_images(shape: tuple[int, ...], size: tuple[int, int], mode: str, corners: bool) -> None:
+@pytest.mark.parametrize(("shape", "size"), [*SIZES, ((1, 3, 18, 22), (17, 10)), ((1, 3, 60, 70), (9, 4))])
+def test_resized_images(shape: tuple[int, ...], size: tuple[int, int], mode: str, corners: bool,
+                        antialias: bool) -> None:
     image = np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8)
-    expected = torch.nn.functional.interpolate(torch.tensor(image), size, mode=mode, align_corners=corners)
-    np.testing.assert_array_equal(Tensor(image).interpolate(size, mode, corners).numpy(), expected.numpy())
+    expected = torch.nn.functional.interpolate(torch.tensor(image), size, mode=mode, align_corners=corners,
+                                               antialias=antialias)
+    found = Tensor(image).interpolate(size, mode, corners, antialias)
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
 
 
 def test_resized_images_under_the_jit() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import Tensor, nn
+from tinygrad import Tensor, TinyJit, nn
 
 from .table import torch
 
@@ -102,12 +102,21 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
     "Upsample": (lambda nn: nn.Upsample(scale_factor=2), (IMAGE,)),
     "Upsample bilinear": (lambda nn: nn.Upsample((5, 9), mode="bilinear", align_corners=True), (IMAGE,)),
     "Identity of anything": (lambda nn: nn.Identity(54, unused=True), (ROWS,)),
+    "Bilinear": (lambda nn: nn.Bilinear(6, 3, 4), (ROWS, numbers(5, 3))),
+    "Bilinear without bias": (lambda nn: nn.Bilinear(6, 3, 4, bias=False),
+                              (numbers(2, 5, 6), numbers(2, 5, 3))),
     "Embedding by name": (lambda nn: nn.Embedding(num_embeddings=9, embedding_dim=5),
                           (np.array([[1, 8, 0], [3, 3, 2]], np.int64),)),
     "BatchNorm2d by name": (lambda nn: nn.BatchNorm2d(num_features=4, eps=0.1), (IMAGE,)),
     "Embedding": (lambda nn: nn.Embedding(9, 5), (np.array([[1, 8, 0], [3, 3, 2]], np.int64),)),
     "Embedding with padding": (lambda nn: nn.Embedding(9, 5, padding_idx=3),
                                (np.array([[1, 8, 0], [3, 3, 2]], np.int64),)),
+    **{f"EmbeddingBag {options}": (lambda nn, options=options: nn.EmbeddingBag(9, 5, **options), bags)
+       for options, bags in (
+           ({}, (np.array([[1, 8, 0], [3, 3, 2]], np.int64),)),
+           ({"mode": "sum", "padding_idx": 3}, (np.array([[1, 3, 0], [3, 3, 3]], np.int64),)),
+           ({"mode": "max", "include_last_offset": True},
+            (np.array([1, 8, 0, 3, 3], np.int64), np.array([0, 2, 2, 5], np.int64))))},
     **{name: (lambda nn, name=name: getattr(nn, name)(), (ROWS, numbers(5, 6) + 1)) for name in (
         "CosineSimilarity", "PairwiseDistance", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss",
         "PoissonNLLLoss")},
@@ -122,6 +131,8 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
                                             nn.Flatten(), nn.Dropout(0.5), nn.Linear(27, 2)), (IMAGE,)),
     "GRUCell": (lambda nn: nn.GRUCell(6, 4), (ROWS, numbers(5, 4))),
     "RNNCell": (lambda nn: nn.RNNCell(6, 4), (ROWS, numbers(5, 4))),
+    "GRUCell of one row": (lambda nn: nn.GRUCell(6, 4), (ROWS[0], numbers(4))),
+    "LSTMCell of one row": (lambda nn: nn.LSTMCell(6, 4), (ROWS[0],)),
     "RNNCell of relu": (lambda nn: nn.RNNCell(6, 4, False, "relu"), (ROWS,)),
     **{f"{kind}{label}": (lambda nn, kind=kind, options=options: getattr(nn, kind)(6, 4, **options), (x,))
        for kind in ("RNN", "GRU", "LSTM") for label, options, x in (
@@ -157,6 +168,26 @@ def test_instance_norm_moves_its_running_statistics_in_training() -> None:
     state = nn.state.get_state_dict(ours)
     for name, value in theirs.state_dict().items():
         close(name, state[name].reshape(tuple(value.shape)), value)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_under_the_jit(mode: str) -> None:
+    theirs, ours = torch.nn.EmbeddingBag(9, 4, mode=mode), nn.EmbeddingBag(9, 4, mode=mode)
+    ours.weight.assign(Tensor(theirs.weight.detach().numpy().copy())).realize()
+    step = TinyJit(lambda words, starts: ours(words, starts).realize())
+    for i in range(5):
+        words, starts = (np.arange(7) * (i + 2)) % 9, np.array([0, i, 5])
+        close(mode, step(Tensor(words).realize(), Tensor(starts).realize()),
+              theirs(torch.tensor(words), torch.tensor(starts)))
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}])
+def test_lstm_whose_outputs_are_projected(options: dict[str, Any]) -> None:
+    rows = 2 * (2 if options else 1)
+    check(lambda nn: nn.LSTM(6, 4, 2, proj_size=3, **options), numbers(2, 2, 6))
+    check(lambda nn: nn.LSTM(6, 4, 2, proj_size=3, **options), numbers(2, 2, 6), numbers(rows, 2, 3),
+          numbers(rows, 2, 4), call=lambda layer, x, h, c: layer(x, (h, c)))
+    check(lambda nn: nn.LSTM(6, 4, proj_size=3, **options), ROWS)
 
 
 def test_lstm_from_a_state() -> None:

@@ -341,6 +341,10 @@ def test_interpolate_refuses() -> None:
         Tensor.ones(2, 2).interpolate((4,), "lanczos")
     with pytest.raises(ValueError, match="align_corners with linear and cubic modes only, got 'nearest'"):
         Tensor.ones(2, 2).interpolate((4,), "nearest", align_corners=True)
+    with pytest.raises(ValueError, match="antialias with linear and cubic modes only"):
+        Tensor.ones(2, 2).interpolate((4,), "area", antialias=True)
+    with pytest.raises(ValueError, match=r"a factor for each of 1 axes, got \(2.0, 2.0\)"):
+        Tensor.ones(2, 2).interpolate((4,), factors=(2.0, 2.0))
     with pytest.raises(ValueError, match=r"the last 2 axes of \(2, 2\) in mode 'bilinear', got \(4,\)"):
         Tensor.ones(2, 2).interpolate((4,), "bilinear")
 

@@ -86,8 +86,17 @@ def test_gumbel_softmax_draws_classes_as_often_as_their_probabilities_say() -> N
     (lambda x: F.fold(Tensor.ones(8, 4), (4, 4), 2),
      r"fold to \(2, 4, 4\) takes columns of \(8, 9\), got \(8, 4\)"),
     (lambda x: F.adaptive_avg_pool2d(x, 1), "adaptive pooling over 2 axes takes as many sizes"),
+    (lambda x: F.embedding_bag(x.long(), x, mode="median"), "the mode of embedding_bag is 'sum', 'mean' or"),
+    (lambda x: F.embedding_bag(x[0].long(), x), r"\(items,\) with offsets \(bags,\), got \(4,\) with none"),
+    (lambda x: F.embedding_bag(x.long(), x, per_sample_weights=x),
+     r"per_sample_weights of the input's shape \(2, 4\) in mode 'sum', got \(2, 4\) in mode 'mean'"),
+    (lambda x: nn.LSTM(4, 3)(x[:0]), r"LSTM takes a sequence of one step at least, got \(0, 4\)"),
+    (lambda x: nn.GRU(4, 3, num_layers=0), "GRU takes num_layers >= 1, got 0"),
+    (lambda x: nn.RNNCell(4, 0), "RNNCell takes hidden_size >= 1, got 0"),
+    (lambda x: nn.LSTM(4, 3, proj_size=3), "LSTM takes a proj_size below hidden_size, 3"),
+    (lambda x: nn.LSTM(4, 3, proj_size=2)(x, (x[:1, :3], x[:1, :3])),
+     r"LSTM takes states of shape \(1, 2\) and \(1, 3\) with this input, got \(1, 3\), \(1, 3\)"),
     (lambda x: F.interpolate(x), "interpolate takes .*, and either a size or a scale_factor"),
-    (lambda x: F.interpolate(x.unsqueeze(0), scale_factor=1.3), "gives no whole sizes"),
     (lambda x: F.huber_loss(x, x, delta=0), "huber_loss takes delta > 0"),
     (lambda x: F.smooth_l1_loss(x, x, beta=-1), "smooth_l1_loss takes beta >= 0"),
     (lambda x: F.gaussian_nll_loss(x, x, x[:1]), "takes variances of that shape, or of one a row"),
@@ -95,6 +104,17 @@ def test_gumbel_softmax_draws_classes_as_often_as_their_probabilities_say() -> N
 ])
 def test_what_cannot_be_is_said(call: Callable[[Tensor], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
+        call(Tensor.ones(2, 4))
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda x: nn.LSTM(4, 3)(x, x[:1, :3]), r"LSTM takes a state of 2 tensors, \(h, c\), got \(3,\)"),
+    (lambda x: nn.GRU(4, 3)(x, (x[:1, :3],)), "GRU takes a state of 1 tensor, h, got tuple"),
+    (lambda x: nn.RNNCell(4, 3)(x, (x[:, :3],)), "RNNCell takes a state of 1 tensor, h, got tuple"),
+    (lambda x: nn.LSTMCell(4, 3)(x, (x[:, :3],)), r"LSTMCell takes a state of 2 .*, got \(2, 3\)"),
+])
+def test_states_of_recurrent_layers_are_checked(call: Callable[[Tensor], object], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         call(Tensor.ones(2, 4))
 
 

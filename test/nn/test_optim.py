@@ -357,6 +357,8 @@ def test_options_below_zero_are_refused(name: str, options: dict[str, Any], what
     ("NAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
     ("RAdam", {}), ("RAdam", {"lr": 0.1, "betas": (0.8, 0.9), "eps": 0.1, "weight_decay": 0.1}),
     ("RAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    *((name, {"lr": 0.02, "weight_decay": 0.1, "maximize": True}) for name in (
+        "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam")),
 ])
 @pytest.mark.parametrize("steps", [1, 12])
 def test_optimizers_with_pytorchs_arguments_take_its_steps(name: str, options: dict[str, Any], steps: int

@@ -167,6 +167,14 @@ def test_random_numbers_over_ranks_are_those_of_one_process() -> None:
     assert done.stdout.split() == ["equal"] * 2
 
 
+def test_a_program_of_one_process_draws_what_its_ranks_would() -> None:
+    """The seed was for ranks alone: a run of one process drew other weights each time."""
+    program = "world = distributed.init(seed=7)\nprint(Tensor.rand(4).sum().item())"
+    done = [run_ranks(1, program), run_ranks(2, program)]
+    assert all(d.returncode == 0 for d in done), [d.stderr for d in done]
+    assert len(set(done[0].stdout.split() + done[1].stdout.split())) == 1
+
+
 def test_random_numbers_over_ranks_are_one_sequence_whatever_device_each_prefers() -> None:
     done = run_ranks(2, """
         Device.DEFAULT = f"CPU:{world.rank}"

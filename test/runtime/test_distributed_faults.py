@@ -18,6 +18,17 @@ EXCHANGE = "Tensor.ones(4, 3).contiguous().shard(world.devices, 0).sum(0).numpy(
 FAULTS = {
     "raises": ("if world.rank == 1: raise ValueError('no such thing')\n" + EXCHANGE,
                "rank 1 of 2: Traceback", "no such thing"),
+    "raises in a thread": ("""
+import queue, threading
+batches = queue.Queue(2)
+def load():
+    for step in range(3):
+        if world.rank == 1 and step == 2: raise ValueError('no such file')
+        batches.put(np.ones((4, 3), np.float32))
+threading.Thread(target=load, name='loader', daemon=True).start()
+for step in range(3):
+    Tensor(batches.get()).shard(world.devices, 0).sum(0).numpy()
+""", "rank 1 of 2: thread loader: Traceback", "no such file"),
     "exits": ("if world.rank == 1: sys.exit(0)\n" + EXCHANGE,
               "rank 0 of 2: rank 1 has ended, and this one waits for it", ""),
     "is killed": ("if world.rank == 1: os.kill(os.getpid(), 9)\n" + EXCHANGE, "signal 9", ""),

@@ -452,7 +452,11 @@ CASES = {
         ValueError,
         "RMSNorm takes an input (..., 4), got (2, 1)",
     ),
-    "LSTMCell": (lambda: nn.LSTMCell(4, 5)(t23), ValueError, "LSTMCell takes an input (N, 4), got (2, 3)"),
+    "LSTMCell": (
+        lambda: nn.LSTMCell(4, 5)(t23),
+        ValueError,
+        "LSTMCell takes an input (N, 4) or (4,), got (2, 3)",
+    ),
     "LSTMCell state": (
         lambda: nn.LSTMCell(3, 5)(t23, (t23, t23)),
         ValueError,

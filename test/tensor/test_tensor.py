@@ -108,6 +108,30 @@ def test_linspace_ends_are_exact():
     assert values[0] == np.float32(0.1) and values[-1] == np.float32(0.7)
 
 
+@pytest.mark.parametrize(("steps", "base"), [(0, 10.0), (1, 10.0), (5, 2.0), (50, 10.0)])
+def test_logspace(steps, base):
+    close(Tensor.logspace(-1, 3, steps, base), np.logspace(-1, 3, steps, base=base, dtype=np.float32))
+    exact = Tensor.logspace(-1, 3, steps, base, dtype="float64").numpy()
+    np.testing.assert_allclose(exact, np.logspace(-1, 3, steps, base=base), rtol=1e-13)
+
+
+def test_logspace_refuses_fewer_steps_than_none():
+    with pytest.raises(ValueError, match="logspace takes steps >= 0, got -1"):
+        Tensor.logspace(0, 1, -1)
+
+
+@pytest.mark.parametrize(("row", "col", "offset"), [(3, 3, 0), (2, 5, 1), (5, 2, -2), (0, 3, 0), (3, 4, 9),
+                                                       (3, 4, -9)])
+def test_places_of_triangles(row, col, offset):
+    same(Tensor.tril_indices(row, col, offset), np.stack(np.tril_indices(row, offset, col)).astype(np.int32))
+    same(Tensor.triu_indices(row, col, offset), np.stack(np.triu_indices(row, offset, col)).astype(np.int32))
+
+
+def test_places_of_triangles_refuse_sizes_below_zero():
+    with pytest.raises(ValueError, match="tril_indices takes sizes >= 0, got -1 and 2"):
+        Tensor.tril_indices(-1, 2)
+
+
 @pytest.mark.parametrize("shape", [(1, None), (4, None), (3, 5), (5, 3), (0, None)])
 def test_eye(shape):
     same(Tensor.eye(*shape), np.eye(*shape, dtype=np.float32))

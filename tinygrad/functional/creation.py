@@ -243,6 +243,46 @@ def linspace(start: float, stop: float, steps: int, dtype: DTypeLike | None = No
     return Tensor.leaf(values.cast(kind), device, requires_grad)
 
 
+def logspace(start: float, stop: float, steps: int, base: float = 10.0, dtype: DTypeLike | None = None,
+             device: Devices | None = None, requires_grad: bool | None = None) -> Tensor:
+    """`steps` powers of `base`, whose exponents are at equal distances from `start` to `stop`, both included.
+
+    >>> Tensor.logspace(0, 3, 4, base=2).tolist()
+    [1.0, 2.0, 4.0, 8.0]
+    """
+    from tinygrad.tensor import Tensor
+
+    if steps < 0:
+        raise ValueError(f"logspace takes steps >= 0, got {steps}")
+    kind = dtypes.default_float if dtype is None else to_dtype(dtype)
+    exponents = linspace(start, stop, steps, kind if kind is dtypes.float64 else dtypes.float32)
+    return Tensor.leaf((base ** exponents).cast(kind).uop, device, requires_grad)
+
+
+def tril_indices(row: int, col: int, offset: int = 0, device: Devices | None = None) -> Tensor:
+    """The rows and columns, int32 (2, number), of a matrix's items on and left of its diagonal, or one
+    `offset` places right of it, in row-major order.
+
+    >>> Tensor.tril_indices(2, 2).tolist()
+    [[0, 1, 1], [0, 0, 1]]
+    """
+    return _places("tril_indices", row, col, device, np.tri(max(row, 0), max(col, 0), offset, dtype=np.bool_))
+
+
+def triu_indices(row: int, col: int, offset: int = 0, device: Devices | None = None) -> Tensor:
+    """As `tril_indices`, of the items on and right of the diagonal."""
+    return _places("triu_indices", row, col, device,
+                   ~np.tri(max(row, 0), max(col, 0), offset - 1, dtype=np.bool_))
+
+
+def _places(name: str, row: int, col: int, device: Devices | None, mask: np.ndarray[Any, Any]) -> Tensor:
+    from tinygrad.tensor import Tensor
+
+    if row < 0 or col < 0:
+        raise ValueError(f"{name} takes sizes >= 0, got {row} and {col}")
+    return Tensor(np.stack(mask.nonzero()).astype(np.int32), device)
+
+
 def eye(n: int, m: int | None = None, dtype: DTypeLike | None = None, device: Devices | None = None,
         requires_grad: bool | None = None) -> Tensor:
     """The n x m matrix (n x n where m is not given) with ones on the diagonal and zeros elsewhere.

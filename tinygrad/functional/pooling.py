@@ -238,17 +238,22 @@ MODES = ("linear", "cubic", "nearest", "nearest-exact", "area")
 CUBIC_SHARPNESS = -0.75
 """The parameter `a` of the cubic convolution kernel (Keys, "Cubic convolution interpolation for digital image
 processing", 1981), as image libraries and PyTorch have it."""
+ANTIALIAS_SHARPNESS = -0.5
+"""The same of a kernel that is made wider, as Pillow and PyTorch have it."""
 
 
-def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
-                align_corners: bool = False) -> Tensor:
+def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear", align_corners: bool = False,
+                antialias: bool = False, factors: Sequence[float] | None = None) -> Tensor:
     """The last axes (as many as `size` has) resized to `size`.
 
     `mode`: "linear" (also "bilinear" and "trilinear", for two and three axes), "cubic" (4 items an axis; also
     "bicubic"), "nearest" (item floor(i*in/out)), "nearest-exact" (item floor((i + 0.5)*in/out)) or "area"
     (the mean of items floor(i*in/out) to ceil((i + 1)*in/out)). `align_corners` (linear and cubic) puts the
-    first and last items onto each other. Half types compute in float32; integers are rounded at the end, but
-    linear and cubic of uint8, images, after each axis, the last one first, as PyTorch's are.
+    first and last items onto each other; `antialias` (these too) lets each item of a smaller axis take in all
+    that it stands for, by a kernel as much wider, as Pillow's do. `factors`: what places follow from in place
+    of out/in, one for each axis, where corners are not aligned. Half types compute in float32; integers are
+    rounded at the end, but linear and cubic of uint8, images, after each axis, the last one first, as
+    PyTorch's are.
 
     >>> Tensor([0.0, 4.0]).interpolate((4,)).tolist()
     [0.0, 1.0, 3.0, 4.0]
@@ -259,17 +264,32 @@ def interpolate(self: Tensor, size: Sequence[int], mode: str = "linear",
     if kind not in MODES:
         raise ValueError(f"interpolate takes one of the modes {', '.join((*MODES, *INTERPOLATIONS))}, "
                          f"got {mode!r}")
-    if align_corners and kind not in ("linear", "cubic"):
-        raise ValueError(f"interpolate takes align_corners with linear and cubic modes only, got {mode!r}")
+    if (align_corners or antialias) and kind not in ("linear", "cubic"):
+        option = "align_corners" if align_corners else "antialias"
+        raise ValueError(f"interpolate takes {option} with linear and cubic modes only, got {mode!r}")
     if not 1 <= len(size) <= self.ndim or any(n < 1 for n in size) or len(size) != axes:
         raise ValueError(f"interpolate takes a size >= 1 for each of the last {axes} axes of {self.shape} in "
                          f"mode {mode!r}, got {tuple(size)}")
+    if factors is not None and len(factors) != axes:
+        raise ValueError(f"interpolate takes a factor for each of {axes} axes, got {tuple(factors)}")
+    apart: Sequence[float | None] = (None,) * axes
+    if factors is not None and not align_corners and kind != "area":
+        # what PyTorch leaves as it is, or repeats, whatever the factor
+        simple = [1] * (kind in ("linear", "nearest") or antialias or self.dtype is dtypes.uint8)
+        simple += [2] * (kind == "nearest")
+        apart = [None if outs in (n * factor, *(n * times for times in simple)) else 1 / factor
+                 for n, factor, outs in zip(self.shape[-len(size):], factors, size, strict=True)]
     if self.dtype is dtypes.uint8 and kind in ("linear", "cubic"):
-        return _interpolate_image(self, size, kind, align_corners)
+        return _interpolate_image(self, size, kind, align_corners, antialias, apart)
     is_copy = kind in ("nearest", "nearest-exact")
     x = self if is_copy else self.cast(promote(least_upper_float(self.dtype), dtypes.float32))
-    for axis, outs in zip(range(-len(size), 0), size, strict=True):
-        if x.shape[axis] != outs:
+    for axis, outs, step in zip(range(-len(size), 0), size, apart, strict=True):
+        if step is not None and is_copy:
+            x = _items(x, axis, _constant(x, _nearest(x.shape[axis], outs, kind, step)))
+        elif (x.shape[axis] != outs and antialias) or step is not None:
+            taps = _wide_taps if antialias else _taps
+            x = _weighted(x, axis, *taps(x.shape[axis], outs, kind, align_corners, step))
+        elif x.shape[axis] != outs:
             x = _interpolate_axis(x, axis, outs, kind, align_corners)
     if is_copy:
         return copied(x, x.uop)
@@ -318,10 +338,22 @@ def _interpolate_between(x: Tensor, axis: int, factor: int) -> Tensor:
     return (low * (1 - share) + high * share).flatten(at, at + 1)
 
 
-def cubic_weights(share: Any) -> dict[int, Any]:
+def _nearest(n: int, outs: int, mode: str, apart: float) -> np.ndarray[Any, Any]:
+    """Where, of `n` items, each of `outs` is, computed in float32 as PyTorch does."""
+    middle = np.arange(outs, dtype=np.float32) + np.float32(0.5 if mode == "nearest-exact" else 0)
+    places: np.ndarray[Any, Any] = np.floor(middle * np.float32(apart)).astype(np.int32)
+    return places.clip(0, n - 1)
+
+
+def _weighted(x: Tensor, axis: int, places: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]) -> Tensor:
+    """Sums of items at places times weights, (taps, outs) both, in place of an axis."""
+    scaled = _constant(x, weights.reshape(*weights.shape, *(1,) * (-axis - 1))).cast(x.dtype)
+    return (_items(x, axis, _constant(x, places)) * scaled).sum(axis - 1)
+
+
+def cubic_weights(share: Any, a: float = CUBIC_SHARPNESS) -> dict[int, Any]:
     """The weights of the items around a position, `share` beyond item 0 (a tensor or an array): Keys's kernel
     at their distances."""
-    a = CUBIC_SHARPNESS
 
     def near(d: Any) -> Any:
         return ((a + 2) * d - (a + 3)) * d * d + 1
@@ -346,16 +378,17 @@ def _mean_of_areas(x: Tensor, axis: int, outs: int) -> Tensor:
     return inside.where(items, 0).sum(axis) / counts
 
 
-IMAGE_WEIGHT_BITS = 15
+IMAGE_WEIGHT_BITS = 22
 """Weights of pixels are rounded to multiples of 2^-k, the finest of which the largest is below 2^15 times."""
 
 
-def _interpolate_image(self: Tensor, size: Sequence[int], mode: str, align_corners: bool) -> Tensor:
+def _interpolate_image(self: Tensor, size: Sequence[int], mode: str, align_corners: bool, antialias: bool,
+                       apart: Sequence[float | None]) -> Tensor:
     """Linear and cubic modes of uint8, in integers: each axis with rounded weights, and rounded to uint8."""
-    x = self
-    for axis, outs in zip(range(-1, -len(size) - 1, -1), reversed(size)):
-        if x.shape[axis] != outs:
-            places, weights = _taps(x.shape[axis], outs, mode, align_corners)
+    x, taps = self, _wide_taps if antialias else _taps
+    for axis, outs, step in zip(range(-1, -len(size) - 1, -1), reversed(size), reversed(apart), strict=True):
+        if x.shape[axis] != outs or step is not None:
+            places, weights = taps(x.shape[axis], outs, mode, align_corners, step)
             largest = weights.max()
             bits = max(k for k in range(IMAGE_WEIGHT_BITS + 1) if int(largest * 2**k + 0.5) < 2**15)
             scaled = np.trunc(weights * 2**bits + np.copysign(0.5, weights)).astype(np.int32)
@@ -372,11 +405,14 @@ def _constant(x: Tensor, numbers: np.ndarray[Any, Any]) -> Tensor:
     return type(x)(numbers, device=x.device, requires_grad=False)
 
 
-def _taps(n: int, outs: int, mode: str, align_corners: bool) -> tuple[np.ndarray[Any, Any], ...]:
+def _taps(n: int, outs: int, mode: str, align_corners: bool, apart: float | None
+          ) -> tuple[np.ndarray[Any, Any], ...]:
     """Places and weights of the items, of `n`, that each of `outs` is made of: two or four rows of `outs`
-    numbers. Beyond the ends is the item there, whose weights are one."""
+    numbers. Beyond the ends is the item there, whose weights are one. `apart`: so far, unless the sizes say
+    so."""
     steps = np.arange(outs)
-    position = steps * (n - 1) / max(outs - 1, 1) if align_corners else (steps + 0.5) * n / outs - 0.5
+    position = (steps + 0.5) * n / outs - 0.5 if apart is None else (steps + 0.5) * apart - 0.5
+    position = steps * (n - 1) / max(outs - 1, 1) if align_corners else position
     position = position.clip(0) if mode == "linear" else position
     low = np.floor(position).astype(np.int32)
     share = position - low
@@ -388,6 +424,24 @@ def _taps(n: int, outs: int, mode: str, align_corners: bool) -> tuple[np.ndarray
         weights[i] += np.where(same, weights[j], 0)
         weights[j] = np.where(same, 0, weights[j])
     return places, weights
+
+
+def _wide_taps(n: int, outs: int, mode: str, align_corners: bool, apart: float | None
+               ) -> tuple[np.ndarray[Any, Any], ...]:
+    """As `_taps`, by a kernel that is as wide as the items of a smaller axis are apart. Its weights within
+    the axis add up to one."""
+    if apart is None:
+        apart = n / outs if not align_corners else (n - 1) / (outs - 1) if outs > 1 else 0.0
+    wide, reach = max(apart, 1.0), 1 if mode == "linear" else 2
+    middle = apart * (np.arange(outs) + 0.5)
+    first = (middle - reach * wide + 0.5).astype(np.int64).clip(0)
+    end = (middle + reach * wide + 0.5).astype(np.int64).clip(None, n)
+    places = first + np.arange((end - first).max())[:, None]
+    far = np.abs((places - middle + 0.5) / wide)
+    near = cubic_weights(far % 1, ANTIALIAS_SHARPNESS)
+    weights = 1 - far if mode == "linear" else np.where(far < 1, near[0], near[-1])
+    weights = np.where((places < end) & (far < reach), weights, 0)
+    return places.clip(None, n - 1).astype(np.int32), weights / weights.sum(0)
 
 
 def _items(x: Tensor, axis: int, places: Tensor) -> Tensor:

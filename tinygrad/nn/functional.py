@@ -206,6 +206,64 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
     return is_padding.where(rows.detach(), rows)
 
 
+def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, *, mode: str = "mean",
+                  per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
+                  padding_idx: int | None = None) -> Tensor:
+    """The sum, mean or largest (`mode`) of the rows of a table (numbers, size) that each bag of integers
+    names, (bags, size), zeros for a bag of none.
+
+    Bags are the rows of an input (bags, items), or parts of an input (items,) that begin at `offsets`, which
+    rise from 0; `include_last_offset`: the last of these is where the last bag ends. `per_sample_weights`, of
+    the input's shape and for sums alone, are factors of the rows. Items that are `padding_idx` are in no bag.
+
+    >>> table = Tensor([[1.0], [2.0], [4.0]])
+    >>> nn.functional.embedding_bag(Tensor([1, 2, 0]), table, Tensor([0, 2]), mode="sum").tolist()
+    [[6.0], [1.0]]
+    """
+    _check_bags(input, offsets, mode, per_sample_weights)
+    rows = embedding(input, weight)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    padding = padding_idx + weight.shape[0] if padding_idx is not None and padding_idx < 0 else padding_idx
+    is_kept = input >= 0 if padding is None else input != padding
+    if offsets is None:
+        return _rows_in_one(rows, is_kept, mode)
+    bags = offsets.shape[0] - include_last_offset
+    steps = Tensor.arange(input.shape[0], device=input.device)
+    bag = offsets.searchsorted(steps.cast(offsets.dtype), right=True) - 1
+    bag = is_kept.where(bag, bags)  # one more than there are, for what belongs to none
+    into = Tensor.zeros(bags + 1, weight.shape[1], dtype=rows.dtype, device=input.device, requires_grad=False)
+    if mode == "max":
+        places = bag.unsqueeze(-1).expand(rows.shape)
+        return into.scatter_reduce(0, places, rows, "amax", include_self=False)[:bags]
+    found = into.index_add(0, bag, rows)[:bags]
+    if mode == "sum":
+        return found
+    counts = Tensor.zeros(bags + 1, dtype=dtypes.int32, device=input.device).index_add(
+        0, bag, is_kept.cast(dtypes.int32))[:bags]
+    return found / counts.maximum(1).unsqueeze(-1)
+
+
+def _check_bags(input: Tensor, offsets: Tensor | None, mode: str, weights: Tensor | None) -> None:
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError(f"the mode of embedding_bag is 'sum', 'mean' or 'max', got {mode!r}")
+    if input.ndim != (2 if offsets is None else 1) or (offsets is not None and offsets.ndim != 1):
+        raise ValueError("embedding_bag takes an input (bags, items), or (items,) with offsets (bags,), got "
+                         f"{input.shape} with {'none' if offsets is None else offsets.shape}")
+    if weights is not None and (mode != "sum" or weights.shape != input.shape):
+        raise ValueError(f"embedding_bag takes per_sample_weights of the input's shape {input.shape} in mode "
+                         f"'sum', got {weights.shape} in mode {mode!r}")
+
+
+def _rows_in_one(rows: Tensor, is_kept: Tensor, mode: str) -> Tensor:
+    """The rows (bags, items, size) of each bag in one, those that are kept."""
+    kept, count = is_kept.unsqueeze(-1), is_kept.sum(1).unsqueeze(-1)
+    if mode == "max":
+        return (count > 0).where(kept.where(rows, -math.inf).max(1), 0)
+    found = kept.where(rows, 0).sum(1)
+    return found if mode == "sum" else found / count.maximum(1)
+
+
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """`Tensor.one_hot`; -1 computes the largest number, to know how many there are."""
     return tensor.one_hot(int(tensor.max().item()) + 1 if num_classes == -1 else num_classes)
@@ -461,21 +519,20 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
 
 
 def interpolate(input: Tensor, size: Any = None, scale_factor: Factors = None, mode: str = "nearest",
-                align_corners: bool | None = None, recompute_scale_factor: bool | None = None) -> Tensor:
-    """`Tensor.interpolate` of (N, C, ...), to sizes or by factors. Raises ValueError for factors that give no
-    whole sizes, unless `recompute_scale_factor`."""
+                align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+                antialias: bool = False) -> Tensor:
+    """`Tensor.interpolate` of (N, C, ...), to sizes, or by factors: to the whole sizes below these times the
+    input's. Places follow from the factors, or from the sizes if `recompute_scale_factor`."""
     axes = input.ndim - 2
     if axes < 1 or (size is None) == (scale_factor is None):
         raise ValueError(f"interpolate takes (N, C, ...), and either a size or a scale_factor; got "
                          f"{input.shape}, {size} and {scale_factor}")
+    factors = None
     if scale_factor is not None:
         factors = scale_factor if isinstance(scale_factor, Sequence) else (scale_factor,) * axes
-        exact = [n * factor for n, factor in zip(input.shape[2:], factors, strict=True)]
-        size = [math.floor(n) for n in exact]
-        if size != exact and not recompute_scale_factor:
-            raise ValueError(f"interpolate of {input.shape} by {scale_factor} gives no whole sizes; give a "
-                             f"size, or recompute_scale_factor=True")
-    return input.interpolate(make_tuple(size, axes), mode, bool(align_corners))
+        size = [math.floor(n * factor) for n, factor in zip(input.shape[2:], factors, strict=False)]
+    return input.interpolate(make_tuple(size, axes), mode, bool(align_corners), antialias,
+                             None if recompute_scale_factor else factors)
 
 
 upsample = interpolate

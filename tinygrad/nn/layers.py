@@ -15,7 +15,7 @@ from tinygrad.functional.graph_templates import memoised
 from tinygrad.functional.method_kinds import also_named
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.helpers import make_tuple, prod
-from tinygrad.nn.functional import embedding, instance_norm
+from tinygrad.nn.functional import bilinear, embedding, embedding_bag, instance_norm
 from tinygrad.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -42,6 +42,26 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.linear(self.weight.transpose(), self.bias)
+
+
+class Bilinear:
+    """x weight[o] y + bias[o] for each output o, over the last axes: (..., in1_features) and (...,
+    in2_features) to (..., out_features).
+
+    weight (out_features, in1_features, in2_features) and bias (out_features,) begin uniform within
+    1/sqrt(in1_features).
+
+    >>> nn.Bilinear(3, 4, 2)(Tensor.ones(5, 3), Tensor.ones(5, 4)).shape
+    (5, 2)
+    """
+
+    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True) -> None:
+        bound = 1 / math.sqrt(in1_features)
+        self.weight = _uniform(bound, out_features, in1_features, in2_features)
+        self.bias = _uniform(bound, out_features) if bias else None
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        return bilinear(x, y, self.weight, self.bias)
 
 
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
@@ -392,3 +412,28 @@ class Embedding:
 
     def __call__(self, idx: Tensor) -> Tensor:
         return embedding(idx, self.weight, self.padding_idx)
+
+
+class EmbeddingBag:
+    """The sums, means or largest (`mode`) of rows of a table: integers (bags, items), or (items,) with the
+    positions where bags begin, to (bags, embedding_dim). See `nn.functional.embedding_bag`.
+
+    weight (num_embeddings, embedding_dim) begins normal with standard deviation 1, its row `padding_idx` as
+    zeros; that one is in no bag.
+
+    >>> nn.EmbeddingBag(10, 4)(Tensor([1, 2, 3]), Tensor([0, 2])).shape
+    (2, 4)
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, *, mode: str = "mean",
+                 include_last_offset: bool = False, padding_idx: int | None = None) -> None:
+        self.mode = mode
+        self.include_last_offset = include_last_offset
+        self.padding_idx = padding_idx
+        self.weight = Embedding(num_embeddings, embedding_dim, padding_idx).weight
+
+    def __call__(self, input: Tensor, offsets: Tensor | None = None,
+                 per_sample_weights: Tensor | None = None) -> Tensor:
+        return embedding_bag(input, self.weight, offsets, mode=self.mode,
+                             per_sample_weights=per_sample_weights, padding_idx=self.padding_idx,
+                             include_last_offset=self.include_last_offset)

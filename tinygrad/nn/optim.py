@@ -23,11 +23,11 @@ class Optimizer:
     `params`: tensors; those with `requires_grad=False` are buffers, only realised by `step`. `lr` becomes a
     float tensor of one item; `optimizer.lr = 0.01` writes another rate into it, between steps. `fused` is
     tinygrad's, one update of all parameters joined, and changes nothing: updates of equal shapes are one
-    kernel anyway.
+    kernel anyway. `maximize`: gradients are taken with the other sign, to climb.
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float, device: str | None = None,
-                 fused: bool = False) -> None:
+    def __init__(self, params: Iterable[Tensor], lr: float, device: str | None = None, fused: bool = False,
+                 maximize: bool = False) -> None:
         _refuse_negative(learning_rate=lr)
         if isinstance(params, Tensor):
             raise TypeError("an optimizer takes a list of tensors, got one of shape "
@@ -47,6 +47,7 @@ class Optimizer:
         if not self.params:
             raise ValueError("an optimizer takes at least one float parameter with a gradient, got "
                              f"{len(unique)} tensors without")
+        self.maximize = maximize
         self.device = self.params[0].device if device is None else device
         self.__dict__["lr"] = self._numbers([lr])
         Tensor.realize(self.lr, *self.params, *self.buffers)
@@ -96,6 +97,8 @@ class Optimizer:
         """The tensors of one update, assigned but not realised: state, parameters, buffers."""
         grads = {i: p.grad.detach().cast(promote(p.dtype, dtypes.float32))
                  for i, p in enumerate(self.params) if p.grad is not None}
+        if self.maximize:
+            grads = {i: -g for i, g in grads.items()}
         return [*self._step(grads), *self.params, *self.buffers]
 
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
@@ -172,8 +175,8 @@ class LARS(Optimizer):
                  weight_decay: float = 1e-4, ns_steps: int = 0,
                  ns_coefficients: tuple[float, float, float] | None = None, nesterov: bool = False,
                  classic: bool = True, pre_wd: bool = True, tcoef: float = 0.001,
-                 device: str | None = None, fused: bool = False) -> None:
-        super().__init__(params, lr, device, fused)
+                 device: str | None = None, fused: bool = False, maximize: bool = False) -> None:
+        super().__init__(params, lr, device, fused, maximize)
         if ns_steps > 0 and ns_coefficients is None:
             raise ValueError("Newton-Schulz steps take ns_coefficients, three numbers")
         _refuse_negative(momentum=momentum, weight_decay=weight_decay)
@@ -238,7 +241,7 @@ def orthogonalize(g: Tensor, steps: int, coefficients: tuple[float, float, float
 
 def SGD(params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
         nesterov: bool = False, classic: bool = False, device: str | None = None,
-        fused: bool = False) -> LARS:
+        fused: bool = False, maximize: bool = False) -> LARS:
     """Stochastic gradient descent: g += weight_decay * p; b = momentum * b + g; p -= lr * b, as PyTorch's
     SGD.
 
@@ -254,12 +257,13 @@ def SGD(params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.0, weig
     [0.5, 1.0]
     """
     return LARS(params, lr, momentum, weight_decay, nesterov=nesterov, classic=classic, tcoef=0.0,
-                device=device, fused=fused)
+                device=device, fused=fused, maximize=maximize)
 
 
 def Muon(params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.95, weight_decay: float = 0.1,
          ns_steps: int = 5, ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
-         nesterov: bool = True, device: str | None = None, fused: bool = False) -> LARS:
+         nesterov: bool = True, device: str | None = None, fused: bool = False,
+         maximize: bool = False) -> LARS:
     """Momentum whose update is made orthogonal (Jordan and others, 2024), for the matrices of hidden layers.
 
     Weight decay shrinks the parameter by 1 - lr * weight_decay, apart from the gradient. Parameters of one
@@ -267,7 +271,7 @@ def Muon(params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.95, we
     better with another optimizer (`OptimizerGroup`).
     """
     return LARS(params, lr, momentum, weight_decay, ns_steps, ns_coefficients, nesterov, classic=False,
-                pre_wd=False, tcoef=0.0, device=device, fused=fused)
+                pre_wd=False, tcoef=0.0, device=device, fused=fused, maximize=maximize)
 
 
 class LAMB(Optimizer):
@@ -282,8 +286,8 @@ class LAMB(Optimizer):
     def __init__(self, params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
                  eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False,
                  device: str | None = None, fused: bool = False, *, gradient_decay: float = 0.0,
-                 amsgrad: bool = False) -> None:
-        super().__init__(params, lr, device, fused)
+                 amsgrad: bool = False, maximize: bool = False) -> None:
+        super().__init__(params, lr, device, fused, maximize)
         _refuse_averages(b1, b2)
         _refuse_negative(weight_decay=min(weight_decay, gradient_decay), eps=eps)
         self.b1 = b1
@@ -344,21 +348,22 @@ Betas = tuple[float, float] | None
 
 def Adam(params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
          eps: float = 1e-8, device: str | None = None, fused: bool = False, *, betas: Betas = None,
-         weight_decay: float = 0.0, amsgrad: bool = False) -> LAMB:
+         weight_decay: float = 0.0, amsgrad: bool = False, maximize: bool = False) -> LAMB:
     """Adam (Kingma and Ba, 2014), as PyTorch's: p -= lr * m' / (sqrt(v') + eps), bias-corrected. `betas` is
     b1 and b2, as PyTorch has them; `weight_decay` times p is added to the gradient; with `amsgrad` the
     largest v so far takes its place."""
     b1, b2 = betas or (b1, b2)
     return LAMB(params, lr, b1, b2, eps, 0.0, True, device, fused, gradient_decay=weight_decay,
-                amsgrad=amsgrad)
+                amsgrad=amsgrad, maximize=maximize)
 
 
 def AdamW(params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
           eps: float = 1e-8, weight_decay: float = 0.01, device: str | None = None,
-          fused: bool = False, *, betas: Betas = None, amsgrad: bool = False) -> LAMB:
+          fused: bool = False, *, betas: Betas = None, amsgrad: bool = False, maximize: bool = False) -> LAMB:
     """Adam with weight decay apart from the gradient (Loshchilov and Hutter, 2017), as PyTorch's AdamW."""
     b1, b2 = betas or (b1, b2)
-    return LAMB(params, lr, b1, b2, eps, weight_decay, True, device, fused, amsgrad=amsgrad)
+    return LAMB(params, lr, b1, b2, eps, weight_decay, True, device, fused, amsgrad=amsgrad,
+                maximize=maximize)
 
 
 class RMSprop(Optimizer):
@@ -368,8 +373,8 @@ class RMSprop(Optimizer):
 
     def __init__(self, params: Iterable[Tensor], lr: float = 0.01, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False,
-                 device: str | None = None, fused: bool = False) -> None:
-        super().__init__(params, lr, device, fused)
+                 device: str | None = None, fused: bool = False, maximize: bool = False) -> None:
+        super().__init__(params, lr, device, fused, maximize)
         _refuse_negative(momentum=momentum, weight_decay=weight_decay, eps=eps)
         self.alpha = alpha
         self.eps = eps
@@ -402,8 +407,8 @@ class Adagrad(Optimizer):
 
     def __init__(self, params: Iterable[Tensor], lr: float = 0.01, *, weight_decay: float = 0.0,
                  initial_accumulator_value: float = 0.0, eps: float = 1e-10, device: str | None = None,
-                 fused: bool = False) -> None:
-        super().__init__(params, lr, device, fused)
+                 fused: bool = False, maximize: bool = False) -> None:
+        super().__init__(params, lr, device, fused, maximize)
         _refuse_negative(weight_decay=weight_decay, eps=eps)
         self.weight_decay = weight_decay
         self.eps = eps
@@ -427,8 +432,9 @@ class Adadelta(Optimizer):
     -= lr * d (Zeiler, 2012), as PyTorch's. `weight_decay` times p is added to g."""
 
     def __init__(self, params: Iterable[Tensor], lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6,
-                 weight_decay: float = 0.0, device: str | None = None, fused: bool = False) -> None:
-        super().__init__(params, lr, device, fused)
+                 weight_decay: float = 0.0, device: str | None = None, fused: bool = False,
+                 maximize: bool = False) -> None:
+        super().__init__(params, lr, device, fused, maximize)
         _refuse_averages(rho, rho)
         _refuse_negative(weight_decay=weight_decay, eps=eps)
         self.rho = rho
@@ -455,8 +461,9 @@ class _Adaptive(Optimizer):
     to g; `decoupled_weight_decay`: p shrinks by 1 - lr * weight_decay instead."""
 
     def __init__(self, params: Iterable[Tensor], lr: float, betas: tuple[float, float], eps: float,
-                 weight_decay: float, decoupled_weight_decay: bool, device: str | None, fused: bool) -> None:
-        super().__init__(params, lr, device, fused)
+                 weight_decay: float, decoupled_weight_decay: bool, device: str | None, fused: bool,
+                 maximize: bool) -> None:
+        super().__init__(params, lr, device, fused, maximize)
         _refuse_averages(*betas)
         _refuse_negative(weight_decay=weight_decay, eps=eps)
         self.b1, self.b2 = betas
@@ -507,8 +514,8 @@ class Adamax(_Adaptive):
 
     def __init__(self, params: Iterable[Tensor], lr: float = 0.002, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0, device: str | None = None,
-                 fused: bool = False) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, False, device, fused)
+                 fused: bool = False, maximize: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, False, device, fused, maximize)
 
     def _update(self, i: int, g: Tensor, step: Tensor) -> Tensor:
         v = self.v[i].assign((self.b2 * self.v[i]).maximum(g.abs() + self.eps))
@@ -524,8 +531,9 @@ class NAdam(_Adaptive):
     def __init__(self, params: Iterable[Tensor], lr: float = 0.002, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0, momentum_decay: float = 0.004,
                  decoupled_weight_decay: bool = False, device: str | None = None,
-                 fused: bool = False) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, decoupled_weight_decay, device, fused)
+                 fused: bool = False, maximize: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, decoupled_weight_decay, device, fused,
+                         maximize)
         self.momentum_decay = momentum_decay
         self.products = self._numbers([1.0] * len(self.params))
 
@@ -553,8 +561,9 @@ class RAdam(_Adaptive):
 
     def __init__(self, params: Iterable[Tensor], lr: float = 0.001, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0, decoupled_weight_decay: bool = False,
-                 device: str | None = None, fused: bool = False) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, decoupled_weight_decay, device, fused)
+                 device: str | None = None, fused: bool = False, maximize: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, decoupled_weight_decay, device, fused,
+                         maximize)
         self.sums = self._numbers([0.0] * len(self.params))
         """1 + 3 b2 + 5 b2^2 + ..., of t terms: r is that over (1 - b2^t) / (1 - b2), where its formula would
         leave float32 three digits"""

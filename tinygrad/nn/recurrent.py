@@ -13,6 +13,7 @@ from typing import Any
 
 from tinygrad.functional.graph_templates import memoised
 from tinygrad.graph.leaf_tensors import storage_view
+from tinygrad.helpers import dedup
 from tinygrad.tensor import Tensor
 
 State = tuple[Tensor, ...]
@@ -71,17 +72,36 @@ _next_state_of_memory = memoised(_next_state)
 """The same, where that may be all of a graph: one node."""
 
 
-def _hold_weights(layer: Any, suffix: str, gates: int, input_size: int, hidden_size: int, bias: bool) -> None:
+def _hold_weights(layer: Any, suffix: str, gates: int, input_size: int, hidden_size: int, bias: bool,
+                  proj_size: int = 0) -> None:
     bound = 1 / math.sqrt(hidden_size)
     rows = gates * hidden_size
-    for name, width in (("weight_ih", input_size), ("weight_hh", hidden_size)):
+    for name, width in (("weight_ih", input_size), ("weight_hh", proj_size or hidden_size)):
         setattr(layer, name + suffix, Tensor.uniform(rows, width, low=-bound, high=bound))
     for name in ("bias_ih", "bias_hh"):
         setattr(layer, name + suffix, Tensor.uniform(rows, low=-bound, high=bound) if bias else None)
+    if proj_size:
+        setattr(layer, "weight_hr" + suffix, Tensor.uniform(proj_size, hidden_size, low=-bound, high=bound))
 
 
 def _zeros(like: Tensor, *shape: int) -> Tensor:
     return Tensor.zeros(*shape, dtype=like.dtype, device=like.device, requires_grad=False)
+
+
+def _refuse_sizes(layer: Any, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{type(layer).__name__} takes {name} >= 1, got {size}")
+
+
+def _parts_of_state(layer: Any, state: Any, count: int) -> State:
+    """The tensors of a state that a layer was called with."""
+    parts = tuple(state)
+    if len(parts) != count or not all(isinstance(part, Tensor) for part in parts):
+        got = ", ".join(str(p.shape) if isinstance(p, Tensor) else type(p).__name__ for p in parts)
+        raise TypeError(f"{type(layer).__name__} takes a state of {count} tensor{'s' * (count > 1)}, "
+                        f"{'(h, c)' if count > 1 else 'h'}, got {got}")
+    return parts
 
 
 # --- one step -----------------------------------------------------------------------------------------------
@@ -96,30 +116,35 @@ class _Cell:
     bias_hh: Tensor | None
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        _refuse_sizes(self, hidden_size=hidden_size)
         self.hidden_size = hidden_size
         _hold_weights(self, "", self.gates, input_size, hidden_size, bias)
 
     def _next(self, step: str, x: Tensor, state: State | None) -> State:
         kind, width = type(self).__name__, self.weight_ih.shape[1]
-        if x.ndim != 2 or x.shape[1] != width:
-            raise ValueError(f"{kind} takes an input (N, {width}), got {x.shape}")
-        shape = (x.shape[0], self.hidden_size)
+        if x.ndim not in (1, 2) or x.shape[-1] != width:
+            raise ValueError(f"{kind} takes an input (N, {width}) or ({width},), got {x.shape}")
+        shape = (*x.shape[:-1], self.hidden_size)
         if state is None:
             state = (_zeros(x, *shape),) * len(self.state_names)
+        state = _parts_of_state(self, state, len(self.state_names))
         if any(part.shape != shape for part in state):
             raise ValueError(f"{kind} takes {' and '.join(self.state_names)} of shape {shape}, got "
                              f"{' and '.join(str(part.shape) for part in state)}")
+        if x.ndim == 1:
+            after = self._next(step, x.unsqueeze(0), tuple(part.unsqueeze(0) for part in state))
+            return tuple(part.squeeze(0) for part in after)
         is_held = all(storage_view(part.uop) is not None for part in (x, *state))
-        after = _next_state_of_memory if is_held else _next_state
-        return after(x, step, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, *state)
+        compute = _next_state_of_memory if is_held else _next_state
+        return compute(x, step, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, *state)
 
 
 class LSTMCell(_Cell):
     """One step of a long short-term memory (Hochreiter and Schmidhuber, 1997).
 
-    Called with x (N, input_size) and (h, c), each (N, hidden_size), zeros if not given; returns the next (h,
-    c). weight_ih (4*hidden, input), weight_hh (4*hidden, hidden), bias_ih and bias_hh (4*hidden,) hold the
-    input, forget, cell and output gates in this order.
+    Called with x (N, input_size) and (h, c), each (N, hidden_size), zeros if not given, or all without N;
+    returns the next (h, c). weight_ih (4*hidden, input), weight_hh (4*hidden, hidden), bias_ih and bias_hh
+    (4*hidden,) hold the input, forget, cell and output gates in this order.
 
     >>> hidden, cell = nn.LSTMCell(3, 5)(Tensor.ones(2, 3))
     >>> hidden.shape, cell.shape
@@ -168,10 +193,11 @@ class _Sequence:
     side. Dropout is between layers, while `Tensor.training`."""
 
     gates: int
-    states = 1
+    proj_size = 0
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False) -> None:
+        _refuse_sizes(self, hidden_size=hidden_size, num_layers=num_layers)
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -179,9 +205,15 @@ class _Sequence:
         self.dropout = dropout
         self.directions = ("", "_reverse") if bidirectional else ("",)
         for layer in range(num_layers):
-            width = len(self.directions) * hidden_size if layer else input_size
+            width = len(self.directions) * self._widths[0] if layer else input_size
             for direction in self.directions:
-                _hold_weights(self, f"_l{layer}{direction}", self.gates, width, hidden_size, bias)
+                _hold_weights(self, f"_l{layer}{direction}", self.gates, width, hidden_size, bias,
+                              self.proj_size)
+
+    @property
+    def _widths(self) -> tuple[int, ...]:
+        """The sizes of the parts of a state."""
+        return (self.hidden_size,)
 
     def _run(self, step: str, x: Tensor, state: State | None) -> tuple[Tensor, State]:
         """Outputs of the last layer at every step, and the states of all after the last step."""
@@ -191,32 +223,34 @@ class _Sequence:
             raise ValueError(f"{kind} takes an input {order.format(self.input_size)} or (L, "
                              f"{self.input_size}), got {x.shape}")
         steps = x.unsqueeze(1) if not is_batch else x.transpose(0, 1) if self.batch_first else x
+        if steps.shape[0] == 0:
+            raise ValueError(f"{kind} takes a sequence of one step at least, got {x.shape}")
         rows = self.num_layers * len(self.directions)
-        shape = (rows, steps.shape[1], self.hidden_size)
-        given = state or ()
+        shapes = [(rows, *steps.shape[1:2] * is_batch, width) for width in self._widths]
+        given = () if state is None else _parts_of_state(self, state, len(shapes))
+        if given and [part.shape for part in given] != shapes:
+            wanted, got = " and ".join(map(str, dedup(shapes))), ", ".join(str(part.shape) for part in given)
+            raise ValueError(f"{kind} takes states of shape {wanted} with this input, got {got}")
         if not is_batch:
             given = tuple(part.unsqueeze(1) for part in given)
-        if any(part.shape != shape for part in given):
-            raise ValueError(f"{kind} takes states of shape {shape if is_batch else (rows, shape[2])} with "
-                             f"this input, got {', '.join(str(part.shape) for part in given)}")
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", *("weight_hr",) * (self.proj_size > 0))
         weights = [[tuple(getattr(self, f"{name}_l{layer}{direction}") for name in names)
                     for direction in self.directions] for layer in range(self.num_layers)]
-        steps, *after = _sequence(steps, step, weights, self.dropout, self.states, *given)
+        steps, *after = _sequence(steps, step, weights, self.dropout, self._widths, *given)
         if not is_batch:
             return steps.squeeze(1), tuple(part.squeeze(1) for part in after)
         return steps.transpose(0, 1) if self.batch_first else steps, tuple(after)
 
 
 @memoised
-def _sequence(x: Tensor, step: str, weights: list[list[tuple[Any, ...]]], dropout: float, states: int,
-              *state: Tensor) -> tuple[Tensor, ...]:
-    """Outputs (L, N, directions * hidden_size) of the last of some layers at every step, and the states
-    (rows, N, hidden_size) after it, which begin as zeros where none are given. `weights` has for each layer
+def _sequence(x: Tensor, step: str, weights: list[list[tuple[Any, ...]]], dropout: float,
+              widths: tuple[int, ...], *state: Tensor) -> tuple[Tensor, ...]:
+    """Outputs (L, N, directions * width) of the last of some layers at every step, and the states (rows, N,
+    width), of these widths, after it, which begin as zeros where none are given. `weights` has for each layer
     and direction what `_along` takes."""
     if not state:
-        rows, hidden = len(weights) * len(weights[0]), weights[0][0][1].shape[1]
-        state = (_zeros(x, rows, x.shape[1], hidden),) * states
+        rows = len(weights) * len(weights[0])
+        state = tuple(_zeros(x, rows, x.shape[1], width) for width in widths)
     ends: list[State] = []
     for layer in weights:
         x = x.dropout(dropout) if ends else x
@@ -231,13 +265,16 @@ def _sequence(x: Tensor, step: str, weights: list[list[tuple[Any, ...]]], dropou
 
 
 def _along(step: Step, x: Tensor, state: State, backwards: bool, weight_ih: Tensor, weight_hh: Tensor,
-           bias_ih: Tensor | None, bias_hh: Tensor | None) -> tuple[Tensor, State]:
-    """One direction of one layer: its outputs (L, N, hidden_size), and its last state."""
+           bias_ih: Tensor | None, bias_hh: Tensor | None, weight_hr: Tensor | None = None
+           ) -> tuple[Tensor, State]:
+    """One direction of one layer: its outputs (L, N, width), and its last state."""
     of_inputs = x.linear(weight_ih.transpose(), bias_ih)
     order = range(x.shape[0])[::-1 if backwards else 1]
     outputs = {}
     for i in order:
         state = step(of_inputs[i], state[0].linear(weight_hh.transpose(), bias_hh), state)
+        if weight_hr is not None:
+            state = (state[0].linear(weight_hr.transpose()), *state[1:])
         outputs[i] = state[0]
     return Tensor.stack(*(outputs[i] for i in sorted(outputs))), state
 
@@ -248,6 +285,8 @@ class LSTM(_Sequence):
 
     h and c, also those to begin with (zeros if not given): (num_layers * directions, N, hidden_size).
     Parameters are `LSTMCell`'s, of layer i `weight_ih_l{i}` and so on, backwards `weight_ih_l{i}_reverse`.
+    With `proj_size`, above 0 and below hidden_size, h and the outputs have that size: each h is multiplied by
+    `weight_hr_l{i}`, (proj_size, hidden_size) (Sak, Senior and Beaufays, 2014).
 
     >>> outputs, (hidden, cell) = nn.LSTM(3, 5, num_layers=2)(Tensor.ones(7, 1, 3))
     >>> outputs.shape, hidden.shape
@@ -255,7 +294,19 @@ class LSTM(_Sequence):
     """
 
     gates = 4
-    states = 2
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+                 proj_size: int = 0) -> None:
+        if proj_size and not 0 < proj_size < hidden_size:
+            raise ValueError(f"LSTM takes a proj_size below hidden_size, {hidden_size}, and 0 for none; got "
+                             f"{proj_size}")
+        self.proj_size = proj_size
+        super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+
+    @property
+    def _widths(self) -> tuple[int, ...]:
+        return (self.proj_size or self.hidden_size, self.hidden_size)
 
     def __call__(self, x: Tensor, hc: tuple[Tensor, Tensor] | None = None
                  ) -> tuple[Tensor, tuple[Tensor, Tensor]]:

@@ -376,6 +376,16 @@ class World:
         """What is to be done with an exception that nobody catches."""
         self.abort("".join(traceback.format_exception(kind, error, trace)).rstrip())
 
+    def fail_in_thread(self, failed: threading.ExceptHookArgs) -> None:
+        """The same in another thread, such as one that loads data: a loop that waits for what it was to give
+        would wait for ever, and the other ranks with it."""
+        if self.mpi.Is_finalized() or failed.exc_type is SystemExit:
+            threading.__excepthook__(failed)
+        else:
+            trace = traceback.format_exception(failed.exc_type, failed.exc_value, failed.exc_traceback)
+            name = failed.thread.name if failed.thread is not None else ""
+            self.abort(f"thread {name}: {''.join(trace).rstrip()}")
+
     def watch(self) -> None:
         """What a thread does: see who has ended, and how long the exchange in progress takes."""
         status = self.mpi.Status()

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tinygrad.dtype import dtypes
-from tinygrad.functional.pooling import adaptive_average, adaptive_largest, cubic_weights
+from tinygrad.functional.pooling import adaptive_average, adaptive_largest
 from tinygrad.nn.onnx.ops.vision import GridSample_20
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import enter_all, gradient_of, gradient_of_linear, gradients_at, operator
@@ -55,31 +54,8 @@ def upsample(mode: str, axes: int, corners: bool) -> Callable[..., Tensor]:
         align, scales = (options[0], options[1:]) if corners else (False, options)
         sizes, outs = x.shape[x.ndim - axes:], [int(n) for n in output_size]
         factors = [scale or out / n for scale, out, n in zip((*scales, *(None,) * axes), outs, sizes)]
-        if all(int(n) * factor == out for n, factor, out in zip(sizes, factors, outs, strict=True)) or align:
-            return x.interpolate(tuple(outs), mode, **({"align_corners": True} if align else {}))
-        result = x if mode.startswith("nearest") or x.dtype.itemsize >= 4 else x.cast(dtypes.float32)
-        for axis, (out, factor) in enumerate(zip(outs, factors, strict=True), x.ndim - axes):
-            result = resized_by(result, axis, out, factor, mode)
-        return result
+        return x.interpolate(tuple(outs), mode, bool(align), factors=factors)
     return resize
-
-
-def resized_by(x: Tensor, axis: int, outs: int, factor: float, mode: str) -> Tensor:
-    """One axis with `outs` items at the places that a factor gives."""
-    size, steps = int(x.shape[axis]), np.arange(outs)
-    if mode.startswith("nearest"):
-        half = 0.5 if mode == "nearest-exact" else 0.0
-        exact = (steps + half).astype(np.float32) * np.float32(1 / factor)
-        return taken(x, axis, constant(np.floor(exact).astype(np.int32).clip(0, size - 1)))
-    position = (steps + 0.5) / factor - 0.5
-    position = position.clip(0) if mode == "linear" else position
-    low = np.floor(position)
-    share = position - low
-    weights = {0: 1 - share, 1: share} if mode == "linear" else cubic_weights(share)
-    first, *others = [taken(x, axis, constant((low + offset).clip(0, size - 1).astype(np.int32)))
-                      * constant(weight.reshape(-1, *(1,) * (x.ndim - axis - 1))).cast(x.dtype)
-                      for offset, weight in weights.items()]
-    return sum(others, first)
 
 
 def by_factors(resize: Callable[..., Tensor], axes: int, corners: bool) -> Callable[..., Tensor]:
