@@ -403,6 +403,17 @@ def test_integers_are_shifted_by_all_their_bits(dtype: Any) -> None:
              places)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.int64, np.uint64])
+def test_integers_divided_by_zero_are_zero(dtype: Any) -> None:
+    x, y = np.array([7, 9, 0, 100, 5]).astype(dtype), np.array([2, 0, 0, 7, 0]).astype(dtype)
+
+    def wanted(x: Any, y: Any) -> Any:
+        with np.errstate(divide="ignore"):
+            return x // y, x % y
+    ops = compared(lambda x, y: (x // y, x % y), wanted, x, y)
+    assert ops["Equal"] and compared(lambda x: (x // 3, x % 3), lambda x: (x // 3, x % 3), x)["Equal"] == 0
+
+
 def test_powers_of_tensors_are_one_operator() -> None:
     x, y = np.array([0.5, 2, 3, 0], np.float32), np.array([2, -1.5, 0, 3], np.float32)
     assert compared(lambda x, y: x ** y, np.power, x, y) == {"Pow": 1}

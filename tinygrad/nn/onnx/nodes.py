@@ -61,10 +61,15 @@ def _unequal(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
 
 def _negated(node: UOp) -> UOp | None:
     """What a node negates, as something that is not True."""
-    truth = node.src[-1]
-    while truth.op in (Ops.EXPAND, Ops.RESHAPE):
-        (truth,) = truth.src
+    truth = _repeated(node.src[-1])
     return node.src[0] if node.op is Ops.CMPNE and truth.op is Ops.CONST and truth.arg is True else None
+
+
+def _repeated(node: UOp) -> UOp:
+    """The number that a node repeats, if it does."""
+    while node.op in (Ops.EXPAND, Ops.RESHAPE):
+        (node,) = node.src
+    return node
 
 
 def _truncated(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
@@ -72,9 +77,31 @@ def _truncated(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     return writer.add("Where", [negative, writer.add("Ceil", names), writer.add("Floor", names)])
 
 
+def _is_zero(writer: OnnxWriter, node: UOp, divisor: str) -> str | None:
+    """Where an integer is divided by zero, which gives zero here and is an error in ONNX Runtime; None where
+    it cannot be."""
+    if node.dtype is dtypes.index or _repeated(node.src[1]).op is Ops.CONST:
+        return None
+    return writer.add("Equal", [divisor, _number(writer, node, 0)])
+
+
+def _rest(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
+    zero = _is_zero(writer, node, names[1])
+    if zero is None:
+        return writer.add("Mod", names)
+    return writer.add("Mod", [names[0], writer.add("Add", [names[1], writer.cast(zero, node.dtype)])])
+
+
 def _floored(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
-    rest = writer.add("Mod", names)
-    return writer.add("Div", [writer.add("Sub", [names[0], rest]), names[1]])
+    number, divisor = names
+    zero = _is_zero(writer, node, divisor)
+    if zero is not None:
+        divisor = writer.add("Add", [divisor, writer.cast(zero, node.dtype)])
+    whole = writer.add("Sub", [number, writer.add("Mod", [number, divisor])])
+    made = writer.add("Div", [whole, divisor])
+    if zero is None:
+        return made
+    return writer.add("Mul", [made, writer.cast(writer.add("Not", [zero]), node.dtype)])
 
 
 def _cast(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
@@ -219,7 +246,7 @@ NODES: dict[Ops, Write] = {
     Ops.MUL: _by_kind("And", "Mul"),
     Ops.FDIV: _plain("Div"),
     Ops.IDIV: _floored,
-    Ops.MOD: _plain("Mod"),
+    Ops.MOD: _rest,
     Ops.MAX: _largest,
     Ops.CMPLT: _less,
     Ops.CMPNE: _unequal,
