@@ -237,3 +237,10 @@ def test_places_in_wide_images_are_found_in_float32(dtype: str) -> None:
     expected = np.interp((at + 1) / 2 * 2999, np.arange(3000), row)
     np.testing.assert_allclose(found.float().numpy().reshape(-1), expected, rtol=8e-3)
     assert found.dtype.name == dtype
+
+
+def test_windows_are_added_up_without_gradients_too() -> None:
+    columns = Tensor.ones(8, 9)
+    with Tensor.no_grad():
+        found = F.fold(columns, (4, 4), 2)
+    assert found[0].tolist() == [[1, 2, 2, 1], [2, 4, 4, 2], [2, 4, 4, 2], [1, 2, 2, 1]]

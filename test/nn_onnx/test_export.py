@@ -201,3 +201,10 @@ def test_methods_are_as_before() -> None:
     with pytest.raises(ZeroDivisionError):
         export(lambda x: x.softmax() * (1 // 0), floats(2))
     assert all(getattr(Tensor, name) is method for name, method in before.items())
+
+
+def test_constants_that_are_made_on_the_way_are_not_taken_for_each_other() -> None:
+    def function(x: Tensor) -> Any:
+        return tuple(x * Tensor(np.full((8, 16), n, np.float32)) for n in range(30))
+
+    checked(function, floats(8, 16))

@@ -395,10 +395,74 @@ def test_integers_are_shifted(dtype: Any) -> None:
              x, places)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_integers_are_shifted_by_all_their_bits(dtype: Any) -> None:
+    x = np.array([7, -9, -1, 0, np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
+    places = np.full(6, np.iinfo(dtype).bits - 1, dtype)
+    compared(lambda x, n: (x >> int(places[0]), x >> n, x << n), lambda x, n: (x >> n, x >> n, x << n), x,
+             places)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32, np.int64, np.uint64])
+def test_integers_divided_by_zero_are_zero(dtype: Any) -> None:
+    x, y = np.array([7, 9, 0, 100, 5]).astype(dtype), np.array([2, 0, 0, 7, 0]).astype(dtype)
+
+    def wanted(x: Any, y: Any) -> Any:
+        with np.errstate(divide="ignore"):
+            return x // y, x % y
+    ops = compared(lambda x, y: (x // y, x % y), wanted, x, y)
+    assert ops["Equal"] and compared(lambda x: (x // 3, x % 3), lambda x: (x // 3, x % 3), x)["Equal"] == 0
+
+
 def test_powers_of_tensors_are_one_operator() -> None:
     x, y = np.array([0.5, 2, 3, 0], np.float32), np.array([2, -1.5, 0, 3], np.float32)
     assert compared(lambda x, y: x ** y, np.power, x, y) == {"Pow": 1}
+    assert compared(lambda x: x ** 0.75, lambda x: np.power(x, np.float32(0.75)), x) == {"Pow": 1}
     assert compared(lambda y: 2 ** y, lambda y: np.float32(2) ** y, y) == {"Pow": 1}
+
+
+@pytest.mark.parametrize("function, wanted", [
+    (lambda x, y: x.copysign(y), np.copysign), (lambda x, y: x // y, lambda x, y: x // y),
+    (lambda x, y: x.median(), lambda x, y: np.median(x)),
+    (lambda x, y: x.bitcast("int32" if x.dtype.itemsize == 4 else "int64"),
+     lambda x, y: x.view(np.int32 if x.itemsize == 4 else np.int64))])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_made_of_the_bits_of_floats(function: Any, wanted: Any, dtype: Any) -> None:
+    x, y = np.array([1.5, -3, 40, -0.25, 7], dtype), np.array([-2, 0.5, -0.75, 3, 0.125], dtype)
+    compared(function, lambda x, y: np.asarray(wanted(x, y)), x, y)
+
+
+def test_rests_of_doubles_are_those_of_the_number_given() -> None:
+    x = np.array([1e6, 2.5, -7.3])  # 0.1 as a float32 leaves other rests
+    compared(lambda x: (x % 0.1, x.fmod(0.1)), lambda x: (x % 0.1, np.fmod(x, 0.1)), x)
+
+
+@pytest.mark.parametrize("name", ["atan", "asinh", "sinh", "erf", "celu", "elu", "leaky_relu", "mish",
+                                  "softplus", "hardsigmoid", "selu"])
+def test_functions_of_doubles(name: str) -> None:
+    x = np.array([-2.5, -0.75, 0, 0.5, 3])
+    compared(lambda x: getattr(x, name)(), lambda x: getattr(Tensor(x), name)().numpy(), x)
+
+
+def test_a_function_that_the_standard_has_of_float32_alone() -> None:
+    x = np.array([-2.5, -0.75, 0, 0.5, 3], np.float16)
+    ops = compared(lambda x: x.celu(), lambda x: Tensor(x).celu().numpy(), x)
+    assert "Celu" not in ops and compared(lambda x: x.celu(), lambda x: Tensor(x).celu().numpy(),
+                                          x.astype(np.float32)) == {"Celu": 1}
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int64])
+def test_items_of_all_types_are_chosen(dtype: Any) -> None:
+    x, y = (RNG.integers(0, 2 if dtype is np.bool_ else 9, (3, 4)).astype(dtype) for _ in range(2))
+    compared(lambda x, y: (x.maximum(y), (x < y).where(x, y), x.pad(((1, 0), (0, 2)))),
+             lambda x, y: (np.maximum(x, y), np.where(x < y, x, y), np.pad(x, ((1, 0), (0, 2)))), x, y)
+    if dtype is not np.bool_:
+        compared(lambda x: (x.argmax(1), x.argmin(0)), lambda x: (x.argmax(1), x.argmin(0)), x)
+
+
+def test_items_beyond_the_largest_int64_are_chosen() -> None:
+    x, y = np.array([3, 2**64 - 1, 2**63, 0], np.uint64), np.array([2**63 + 1, 5, 7, 2**64 - 2], np.uint64)
+    compared(lambda x, y: (x < y).where(x, y), lambda x, y: np.minimum(x, y), x, y)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64])

@@ -96,6 +96,8 @@ def test_a_sparse_constant_is_checked() -> None:
     for places, values in (([1, 6], 2), ([1, -1], 2), ([[0, 2], [0, 0]], 2), ([0, 1], 3), ([[0], [1]], 2)):
         with pytest.raises(OnnxError, match=r"constant 'w' of shape \(3, 2\) has . items at places that"):
             OnnxRunner(given(places, [3, 2], values))
+    with pytest.raises(OnnxError, match="constant 'w' of shape .*, with its zeros, is larger than memory"):
+        OnnxRunner(given([0, 1], [1 << 46, 2]))
 
 
 def test_names_that_are_there_twice_are_refused() -> None:

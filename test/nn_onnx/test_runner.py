@@ -208,6 +208,19 @@ def test_what_comes_before_values_are_read_is_traced() -> None:
         "Shape", "NonZero", "Transpose", "GatherND", "ReduceSum", "Expand"]
 
 
+def test_what_constants_give_is_read_once() -> None:
+    """As a quantised number to pad with is, in every layer of a convolutional network."""
+    nodes = [helper.make_node("QuantizeLinear", ["nothing", "scale", "zero"], ["filling"]),
+             helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+             helper.make_node("Pad", ["q", "pads", "filling"], ["y"])]
+    run = OnnxRunner(model_of(nodes, [info("x", [2])], [info("y", [4], TensorProto.UINT8)], {
+        "nothing": np.float32(0), "scale": np.float32(0.5), "zero": np.uint8(3), "pads": np.array([1, 1])}))
+    for start in (0, 1, 2, 3):
+        x = np.array([start, 2], np.float32)
+        assert run(x=x)["y"].tolist() == [3, 3 + 2 * start, 7, 3]
+    assert is_traced(run) and not run._cut.walked
+
+
 def test_what_comes_before_a_loop_that_ends_by_what_it_computes_is_traced() -> None:
     body = helper.make_graph(
         [helper.make_node("Add", ["a", "a"], ["b"]),

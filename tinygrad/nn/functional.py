@@ -16,6 +16,7 @@ from tinygrad.dtype import DTypeLike, dtypes, promote
 from tinygrad.functional.casts import as_real
 from tinygrad.functional.nn import rmsnorm
 from tinygrad.functional.pooling import adaptive_average, adaptive_largest
+from tinygrad.functional.transforms import vjp
 from tinygrad.functional.windows import pad_spatial, per_axis, sliding_windows
 from tinygrad.helpers import make_tuple, prod
 from tinygrad.nn.grids import affine_grid as affine_grid
@@ -474,11 +475,12 @@ def fold(input: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes 
     """Columns of windows added up where they lie, (N, C, H, W): the transpose of `unfold`."""
     channels = input.shape[-2] // prod(make_tuple(kernel_size, 2))
     image = Tensor.zeros(*input.shape[:-2], channels, *make_tuple(output_size, 2), dtype=input.dtype,
-                         device=input.device, requires_grad=True)
-    windows = unfold(image, kernel_size, dilation, padding, stride)
+                         device=input.device)
+    windows, pull = vjp(lambda x: unfold(x, kernel_size, dilation, padding, stride), image)
     if windows.shape != input.shape:
         raise ValueError(f"fold to {tuple(image.shape)} takes columns of {windows.shape}, got {input.shape}")
-    return windows.gradient(image, gradient=input)[0]
+    summed: Tensor = pull(input)[0]
+    return summed
 
 
 # --- images -------------------------------------------------------------------------------------------------

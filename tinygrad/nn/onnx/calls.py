@@ -21,6 +21,7 @@ from tinygrad.graph.shapes import broadcast_shape
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import make_tuple, prod
 from tinygrad.nn.layers import Embedding, RMSNorm
+from tinygrad.nn.onnx.nodes import WIDER
 from tinygrad.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -54,9 +55,17 @@ def _call(op: str, operands: Sequence[Tensor | None], gives: tuple[DType, ...] =
     return Call(tuple(x.uop for x in there), write, gives)
 
 
+OF_DOUBLES = {"Abs", "Ceil", "Cos", "Exp", "Floor", "Log", "LogSoftmax", "Relu", "Round", "Sigmoid", "Sign",
+              "Sin", "Softmax", "Tanh"}
+"""What ONNX Runtime computes in float64, of the functions of one float; numbers that a function takes
+(`alpha`) the standard has in float32 alone."""
+
+
 def _of_float(op: str, result: Tensor, x: Tensor, **attributes: Any) -> Call | None:
     """An operator that the standard has of floats alone, of the float that the result is."""
-    return _call(op, [x.cast(result.dtype)], **attributes) if result.dtype.is_float else None
+    if not result.dtype.is_float or (result.dtype is dtypes.float64 and op not in OF_DOUBLES):
+        return None
+    return _call(op, [x.cast(result.dtype)], **attributes)
 
 
 def _unary(op: str) -> Entry:
@@ -222,8 +231,10 @@ def _silu(result: Tensor, self: Tensor) -> Call | None:
 
 
 def _powers(result: Tensor, self: Tensor, x: Any, reverse: bool) -> Call | None:
-    """Of float tensors; a power that is a number is written as the products that it is."""
-    if not result.dtype.is_float or not (reverse or isinstance(x, Tensor)):
+    """Of float tensors; what is a few products or a root is written as such."""
+    is_short = not reverse and not isinstance(x, Tensor) and (
+        x in (0.5, -0.5) or (float(x).is_integer() and abs(x) <= 16))
+    if not result.dtype.is_float or is_short:
         return None
     return _call("Pow", _sides(result, self, x, reverse))
 
@@ -243,20 +254,22 @@ def _floored_rest(result: Tensor, self: Tensor, x: Any, reverse: bool) -> Tensor
 
 def _sides(result: Tensor, self: Tensor, x: Any, reverse: bool) -> list[Tensor]:
     """The operands of a function of two, of the type of the result."""
-    other = x if isinstance(x, Tensor) else Tensor(x, device=self.device, requires_grad=False)
+    other = x if isinstance(x, Tensor) else Tensor(x, device=self.device, dtype=result.dtype,
+                                                   requires_grad=False)
     return [side.cast(result.dtype) for side in ((other, self) if reverse else (self, other))]
 
 
 def _best(op: str) -> Entry:
     def entry(result: Tensor, self: Tensor, axis: int | None, keepdim: bool) -> Call | None:
-        if axis is None or not (self.dtype.is_float or self.dtype.is_int):
+        if axis is None or self.dtype.is_bool or self.dtype is dtypes.uint64:
             return None
-        return _call(op, [self], (dtypes.int64,), axis=axis, keepdims=int(keepdim))
+        return _call(op, [self.cast(WIDER.get(self.dtype, self.dtype))], (dtypes.int64,), axis=axis,
+                     keepdims=int(keepdim))
     return entry
 
 
 def _running_sum(result: Tensor, self: Tensor, axis: int, dtype: Any) -> Call | None:
-    if result.dtype is not self.dtype or self.dtype.itemsize < 4 or not self.ndim:
+    if result.dtype is not self.dtype or self.dtype.itemsize < 4 or self.dtype.is_unsigned or not self.ndim:
         return None
     return Call((self.uop,), lambda writer, names: writer.add(
         "CumSum", [names[0], writer.constant(np.array(axis, np.int64))]))
@@ -265,8 +278,8 @@ def _running_sum(result: Tensor, self: Tensor, axis: int, dtype: Any) -> Call | 
 def _attention(result: Tensor, self: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
                dropout_p: float,
                is_causal: bool, enable_gqa: bool) -> Call | None:
-    if self.ndim != 4 or key.ndim != 4 or (Tensor.training and dropout_p):
-        return None
+    if self.ndim != 4 or key.ndim != 4 or (Tensor.training and dropout_p) or self.dtype is dtypes.float64:
+        return None  # of float64, whose scale the standard rounds to float32
     return _call("Attention", [self, key, value, attn_mask], is_causal=int(is_causal))
 
 
@@ -411,7 +424,8 @@ CALLS: dict[str, Entry] = {
     "hardsigmoid": lambda result, self, alpha, beta: _of_float(
         "HardSigmoid", result, self, alpha=alpha, beta=beta),
     "selu": lambda result, self, alpha, gamma: _of_float("Selu", result, self, alpha=alpha, gamma=gamma),
-    "celu": lambda result, self, alpha: _of_float("Celu", result, self, alpha=alpha),
+    "celu": lambda result, self, alpha: _of_float("Celu", result, self, alpha=alpha)
+            if result.dtype is dtypes.float32 else None,
     "softplus": lambda result, self, beta: _of_float("Softplus", result, self) if beta == 1 else None,
     "abs": _unary("Abs"),
     "floor": _unary("Floor"),

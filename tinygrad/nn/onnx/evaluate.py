@@ -56,6 +56,8 @@ class Evaluator:
     """the node of the outermost graph that runs"""
     fixed: dict[int, Value] = field(default_factory=dict)
     """values that are the same in every run, by their identity"""
+    read_once: dict[int, Array] = field(default_factory=dict)
+    """those among them that the host had to know, as arrays"""
     folded: dict[tuple[int, ...], tuple[Node, dict[str, Value]]] = field(default_factory=dict)
     """what nodes in branches and loops gave that depend on such values only, by node and values"""
     reached: dict[tuple[int, bool], Array] = field(default_factory=dict)
@@ -108,13 +110,19 @@ class Evaluator:
             return value
         if isinstance(value, Sizes):
             return value.items
-        if isinstance(value, Coded):
-            self.was_read.append((value.bytes, self.running))
-            return value.numpy()
-        if isinstance(value, Tensor):
-            self.was_read.append((value, self.running))
-            return value.numpy()
-        raise TypeError(f"takes a tensor, got a {type(value).__name__}")
+        if not isinstance(value, (Coded, Tensor)):
+            raise TypeError(f"takes a tensor, got a {type(value).__name__}")
+        if id(value) in self.fixed:
+            return self._known_array(value)
+        self.was_read.append((value if isinstance(value, Tensor) else value.bytes, self.running))
+        return value.numpy()
+
+    def _known_array(self, value: Tensor | Coded) -> Array:
+        """The items of what is the same in every run: reading them decides nothing anew."""
+        key = id(value)
+        if key not in self.read_once:
+            self.read_once[key] = value.numpy()
+        return self.read_once[key]
 
     # --- graphs ---------------------------------------------------------------------------------------------
 

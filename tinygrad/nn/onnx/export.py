@@ -42,10 +42,14 @@ from tinygrad.tensor import Tensor
 
 OPSET = 23
 """The first version of the standard that has attention."""
+NEWER = {"BitCast": 26}
+"""The first version that has an operator, where it is a later one: a file with it asks for that."""
 ANY_SIZE = (1, 1 << 16)
 """Bounds of a dynamic axis of which nothing is said."""
 MOST_IN_FILE = 1 << 30
 """Bytes of weights up to which they are in the file itself; a message holds at most 2 GB."""
+MOST_COMPARED = 1 << 16
+"""Bytes of a constant up to which it is stored once, however often it is made."""
 STORES = ("the function stores values of its inputs (assign(), a state that is kept), which no operator of "
           "the standard does: give what it stores as an input, and the new values as a result")
 
@@ -90,7 +94,8 @@ def export(function: Callable[..., Any], example_inputs: Any, path: str | os.Pat
         writer.nodes, getattr(function, "__name__", type(function).__name__),
         described, [_described(name, x) for name, x in results.items()], writer.constants)
     model = onnx.helper.make_model(graph, producer_name="tinygrad",
-                                   opset_imports=[onnx.helper.make_opsetid("", OPSET)])
+                                   opset_imports=[onnx.helper.make_opsetid("", max(
+            OPSET, *(NEWER.get(n.op_type, OPSET) for n in writer.nodes)))])
     model.ir_version = 10
     onnx.checker.check_model(model)
     if path is not None:
@@ -321,12 +326,15 @@ class OnnxWriter:
 
     def constant(self, array: Array) -> str:
         """The name of a constant."""
-        key = (array.dtype.name, array.shape, array.tobytes() if array.size < 64 else id(array))
-        if key not in self._constant_names:
-            name = self._constant_names[key] = self.new_name("c")
-            self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape),
-                                                                    name))
-        return self._constant_names[key]
+        key = (array.dtype.name, array.shape, array.tobytes()) if array.nbytes <= MOST_COMPARED else None
+        if key is not None and key in self._constant_names:
+            return self._constant_names[key]
+        name = self.new_name("c")
+        whole = np.ascontiguousarray(array).reshape(array.shape)
+        self.constants.append(self.onnx.numpy_helper.from_array(whole, name))
+        if key is not None:
+            self._constant_names[key] = name
+        return name
 
     def ints(self, numbers: Sequence[int]) -> str:
         """The name of a vector of integers, of which dynamic sizes are computed."""

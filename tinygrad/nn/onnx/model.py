@@ -369,7 +369,11 @@ class _Reader:
         """A sparse constant with its zeros."""
         self.check_sizes(proto)
         values, places, sizes = self.array(proto.values), self.array(proto.indices), tuple(proto.dims)
-        whole = np.zeros(sizes, values.dtype)
+        try:
+            whole = np.zeros(sizes, values.dtype)
+        except MemoryError as error:
+            raise OnnxError(f"{self.label}: constant {proto.values.name!r} of shape {sizes}, with its zeros, "
+                            "is larger than memory") from error
         bounds = (whole.size,) if places.ndim == 1 else sizes
         at = (places,) if places.ndim == 1 else tuple(places.T)
         is_inside = len(at) == len(bounds) and all(

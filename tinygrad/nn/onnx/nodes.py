@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import DType, dtypes
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import Shape, UOp
 
@@ -20,6 +20,22 @@ Write: TypeAlias = "Callable[[OnnxWriter, UOp, list[str]], str]"
 
 def _plain(op: str) -> Write:
     return lambda writer, node, names: writer.add(op, names)
+
+
+WIDER = {dtypes.bool: dtypes.uint8, dtypes.int16: dtypes.int32, dtypes.uint16: dtypes.int32,
+         dtypes.uint32: dtypes.int64, dtypes.uint64: dtypes.int64}
+"""For types that ONNX Runtime lacks kernels of: those in which it chooses between items. An integer that is
+cast to one of its width keeps its bits."""
+
+
+def _widened(op: str, first: int, *kinds: DType) -> Write:
+    """An operator whose operands from the `first` on, if they are of these `kinds`, are cast on the way."""
+    def write(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
+        if node.dtype not in kinds:
+            return writer.add(op, names)
+        wide = [writer.cast(name, WIDER[node.dtype]) for name in names[first:]]
+        return writer.cast(writer.add(op, [*names[:first], *wide]), node.dtype)
+    return write
 
 
 def _by_kind(of_bools: str, of_numbers: str) -> Write:
@@ -45,10 +61,15 @@ def _unequal(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
 
 def _negated(node: UOp) -> UOp | None:
     """What a node negates, as something that is not True."""
-    truth = node.src[-1]
-    while truth.op in (Ops.EXPAND, Ops.RESHAPE):
-        (truth,) = truth.src
+    truth = _repeated(node.src[-1])
     return node.src[0] if node.op is Ops.CMPNE and truth.op is Ops.CONST and truth.arg is True else None
+
+
+def _repeated(node: UOp) -> UOp:
+    """The number that a node repeats, if it does."""
+    while node.op in (Ops.EXPAND, Ops.RESHAPE):
+        (node,) = node.src
+    return node
 
 
 def _truncated(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
@@ -56,13 +77,39 @@ def _truncated(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     return writer.add("Where", [negative, writer.add("Ceil", names), writer.add("Floor", names)])
 
 
+def _is_zero(writer: OnnxWriter, node: UOp, divisor: str) -> str | None:
+    """Where an integer is divided by zero, which gives zero here and is an error in ONNX Runtime; None where
+    it cannot be."""
+    if node.dtype is dtypes.index or _repeated(node.src[1]).op is Ops.CONST:
+        return None
+    return writer.add("Equal", [divisor, _number(writer, node, 0)])
+
+
+def _rest(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
+    zero = _is_zero(writer, node, names[1])
+    if zero is None:
+        return writer.add("Mod", names)
+    return writer.add("Mod", [names[0], writer.add("Add", [names[1], writer.cast(zero, node.dtype)])])
+
+
 def _floored(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
-    rest = writer.add("Mod", names)
-    return writer.add("Div", [writer.add("Sub", [names[0], rest]), names[1]])
+    number, divisor = names
+    zero = _is_zero(writer, node, divisor)
+    if zero is not None:
+        divisor = writer.add("Add", [divisor, writer.cast(zero, node.dtype)])
+    whole = writer.add("Sub", [number, writer.add("Mod", [number, divisor])])
+    made = writer.add("Div", [whole, divisor])
+    if zero is None:
+        return made
+    return writer.add("Mul", [made, writer.cast(writer.add("Not", [zero]), node.dtype)])
 
 
 def _cast(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     return writer.cast(names[0], node.dtype)
+
+
+def _bits_as(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
+    return writer.add("BitCast", names, to=writer.onnx.helper.np_dtype_to_tensor_dtype(node.dtype.numpy))
 
 
 REDUCED = {Ops.ADD: {dtypes.int32, dtypes.int64}, Ops.MUL: {dtypes.int32, dtypes.int64},
@@ -83,13 +130,19 @@ def _reduced(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     return writer.cast(writer.add(name, [wide, writer.ints(axes)], keepdims=1), node.dtype)
 
 
+_largest_number = _widened("Max", 0, dtypes.int16, dtypes.uint16)
+
+
+def _largest(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
+    return writer.add("Or", names) if node.dtype.is_bool else _largest_number(writer, node, names)
+
+
 def _padded(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
     pads = [before for before, _ in node.arg] + [after for _, after in node.arg]
-    if not node.dtype.is_bool:
+    if node.dtype not in (dtypes.bool, dtypes.int16, dtypes.uint16):
         return writer.add("Pad", [names[0], writer.ints(pads), _number(writer, node, 0)])
-    number = writer.add("Cast", names, to=writer.onnx.TensorProto.INT32)
-    padded = writer.add("Pad", [number, writer.ints(pads)])
-    return writer.add("Cast", [padded], to=writer.onnx.TensorProto.BOOL)
+    padded = writer.add("Pad", [writer.cast(names[0], WIDER[node.dtype]), writer.ints(pads)])
+    return writer.cast(padded, node.dtype)
 
 
 def _cropped(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
@@ -145,16 +198,26 @@ def _before_permutes(node: UOp) -> tuple[UOp, list[int]]:
         (node,) = node.src
 
 
-def _shifted(direction: str) -> Write:
-    """The standard shifts unsigned integers: others are multiplied with a power of two, or divided."""
-    def write(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
-        if node.dtype.is_unsigned:
-            return writer.add("BitShift", names, direction=direction)
-        places = writer.add("Cast", names[1:], to=writer.onnx.TensorProto.UINT64)
-        shifted = writer.add("BitShift", [writer.constant(np.array(1, np.uint64)), places], direction="LEFT")
-        factor = [names[0], writer.cast(shifted, node.dtype)]
-        return writer.add("Mul", factor) if direction == "LEFT" else _floored(writer, node, factor)
-    return write
+def _shifted_left(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
+    """The standard shifts unsigned integers: others are multiplied with a power of two."""
+    if node.dtype.is_unsigned:
+        return writer.add("BitShift", names, direction="LEFT")
+    one = writer.constant(np.array(1, np.uint64))
+    power = writer.add("BitShift", [one, writer.cast(names[1], dtypes.uint64)], direction="LEFT")
+    return writer.add("Mul", [names[0], writer.cast(power, node.dtype)])
+
+
+def _shifted_right(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
+    """Negative numbers bring in ones: it is their complement that is shifted."""
+    if node.dtype.is_unsigned:
+        return writer.add("BitShift", names, direction="RIGHT")
+    number = writer.cast(names[0], dtypes.int64)
+    is_negative = writer.add("Less", [number, writer.constant(np.array(0, np.int64))])
+    flipped = writer.add("Neg", [writer.cast(is_negative, dtypes.int64)])
+    bits = [writer.cast(writer.add("BitwiseXor", [number, flipped]), dtypes.uint64),
+            writer.cast(names[1], dtypes.uint64)]
+    shifted = writer.cast(writer.add("BitShift", bits, direction="RIGHT"), dtypes.int64)
+    return writer.cast(writer.add("BitwiseXor", [shifted, flipped]), node.dtype)
 
 
 def _same(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
@@ -177,21 +240,22 @@ NODES: dict[Ops, Write] = {
     Ops.SIN: _plain("Sin"),
     Ops.TRUNC: _truncated,
     Ops.CAST: _cast,
+    Ops.BITCAST: _bits_as,
     Ops.ADD: _by_kind("Or", "Add"),
     Ops.SUB: _plain("Sub"),
     Ops.MUL: _by_kind("And", "Mul"),
     Ops.FDIV: _plain("Div"),
     Ops.IDIV: _floored,
-    Ops.MOD: _plain("Mod"),
-    Ops.MAX: _by_kind("Or", "Max"),
+    Ops.MOD: _rest,
+    Ops.MAX: _largest,
     Ops.CMPLT: _less,
     Ops.CMPNE: _unequal,
     Ops.AND: _by_kind("And", "BitwiseAnd"),
     Ops.OR: _by_kind("Or", "BitwiseOr"),
     Ops.XOR: _by_kind("Xor", "BitwiseXor"),
-    Ops.SHL: _shifted("LEFT"),
-    Ops.SHR: _shifted("RIGHT"),
-    Ops.WHERE: _plain("Where"),
+    Ops.SHL: _shifted_left,
+    Ops.SHR: _shifted_right,
+    Ops.WHERE: _widened("Where", 1, dtypes.bool, dtypes.int16, dtypes.uint16, dtypes.uint64),
     Ops.MULACC: lambda writer, node, names: writer.add("Add", [writer.add("Mul", names[:2]), names[2]]),
     Ops.REDUCE: _reduced,
     Ops.RESHAPE: _reshaped,
@@ -204,7 +268,7 @@ NODES: dict[Ops, Write] = {
     Ops.COPY: _same,
     **dict.fromkeys(PASSED_ON, _same),
 }
-"""By operation; BITCAST and Variables are none of the standard's."""
+"""By operation; Variables are none of the standard's."""
 
 
 def operands_of(node: UOp) -> tuple[UOp, ...]:
