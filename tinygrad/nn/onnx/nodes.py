@@ -80,7 +80,9 @@ def _truncated(writer: OnnxWriter, node: UOp, names: list[str]) -> str:
 def _is_zero(writer: OnnxWriter, node: UOp, divisor: str) -> str | None:
     """Where an integer is divided by zero, which gives zero here and is an error in ONNX Runtime; None where
     it cannot be."""
-    if node.dtype is dtypes.index or _repeated(node.src[1]).op is Ops.CONST:
+    by = _repeated(node.src[1])
+    bounds = map(_repeated, by.src if by.op is Ops.MAX else ())
+    if node.dtype is dtypes.index or by.op is Ops.CONST or any(n.op is Ops.CONST and n.arg > 0 for n in bounds):
         return None
     return writer.add("Equal", [divisor, _number(writer, node, 0)])
 
