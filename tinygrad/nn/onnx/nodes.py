@@ -81,8 +81,10 @@ def _is_zero(writer: OnnxWriter, node: UOp, divisor: str) -> str | None:
     """Where an integer is divided by zero, which gives zero here and is an error in ONNX Runtime; None where
     it cannot be."""
     by = _repeated(node.src[1])
-    bounds = map(_repeated, by.src if by.op is Ops.MAX else ())
-    if node.dtype is dtypes.index or by.op is Ops.CONST or any(n.op is Ops.CONST and n.arg > 0 for n in bounds):
+    if by.op is Ops.CAST and by.src[0].dtype.itemsize <= by.dtype.itemsize:
+        by = _repeated(by.src[0])
+    least = [n.arg for source in by.src if by.op is Ops.MAX and (n := _repeated(source)).op is Ops.CONST]
+    if node.dtype is dtypes.index or by.op is Ops.CONST or any(n > 0 for n in least):
         return None
     return writer.add("Equal", [divisor, _number(writer, node, 0)])
 
