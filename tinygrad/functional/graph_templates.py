@@ -5,9 +5,9 @@ operands and options, and leaves a `GraphTemplate` of the nodes that it made ove
 nodes without asking again which they are: a convolution's windows alone are twenty nodes, and each is the
 answer to a question about shapes.
 
-What a function may ask about its operands is in the key: of each the movement on top of it, and below that
-what a node says of itself (operation, dtype, shape, device, flags); which of them are the same; the modes
-that a user sets. A call is left to the function where it is given anything but tensors and plain values;
+What a function may ask about its operands is in the key: of each the movement on top of it, which of that is
+in memory, and below it what a node says of itself (operation, dtype, shape, device, flags); which of them are
+the same; the modes that a user sets. A call is left to the function where it is given anything but tensors and plain values;
 tensors of unknown sizes, on several devices or constants; and where its result depends on memory that
 is no operand's, on Variables (random numbers among them), or is a view of memory.
 """
@@ -83,7 +83,7 @@ class _Call:
         leaf = None
         while node.op in Family.MOVEMENT and len(node.src) == 1:
             if leaf is None and node.computed_into is not None and node.realized_view is not None:
-                leaf = node  # what is below may be read no more
+                leaf = node  # in memory, which what is below may have lost
                 key.append(len(leaves))
             key += (node.op, node.arg)
             (node,) = node.src

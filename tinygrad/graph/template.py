@@ -3,9 +3,9 @@
 `GraphTemplate` holds them in numbers; `functional/graph_templates.py` says which functions have some. `over`
 makes the nodes. Where operands are in memory, the result may be all that is ever asked for (`a @ b` at a
 prompt, a training loop without a JIT, a model's prediction): then one node, `APPLY`, stands for all of them,
-also in the graphs of other templates. No other node is made of it: whoever asks a tensor for its node
-(`Tensor.uop`) gets what the templates make (`expanded`). What a schedule depends on is in an APPLY as it is:
-operations computed before cost a walk over one node each (`schedule/cache.py`).
+also where the operands are such nodes, or views of them. Nothing else is made of it: whoever asks a tensor
+for its node (`Tensor.uop`) gets what the templates make (`expanded`). What a schedule depends on is in an
+APPLY as it is: operations computed before cost a walk over one node each (`schedule/cache.py`).
 """
 from __future__ import annotations
 
