@@ -1,5 +1,5 @@
-"""APPLY, the one node that stands for an operation (`graph/template.py`), also above others: what is computed,
-kept and differentiated is what all of the operations' nodes would give."""
+"""APPLY, the one node that stands for an operation (`graph/template.py`), also above others: what is
+computed, kept and differentiated is what all of the operations' nodes would give."""
 from __future__ import annotations
 
 import random

@@ -7,9 +7,9 @@ answer to a question about shapes.
 
 What a function may ask about its operands is in the key: of each the movement on top of it, which of that is
 in memory, and below it what a node says of itself (operation, dtype, shape, device, flags); which of them are
-the same; the modes that a user sets. A call is left to the function where it is given anything but tensors and plain values;
-tensors of unknown sizes, on several devices or constants; and where its result depends on memory that
-is no operand's, on Variables (random numbers among them), or is a view of memory.
+the same; the modes that a user sets. A call is left to the function where it is given anything but tensors
+and plain values; tensors of unknown sizes, on several devices or constants; and where its result depends on
+memory that is no operand's, on Variables (random numbers among them), or is a view of memory.
 """
 from __future__ import annotations
 
