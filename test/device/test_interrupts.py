@@ -13,12 +13,26 @@ from tinygrad.device import Buffer
 from tinygrad.device import allocator as allocator_module
 from tinygrad.engine import immediate, realize, replay
 from tinygrad.helpers import complete, engine_lock
+from tinygrad.tensor import live
 
 LOOKS_FOR_SIGNALS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
                      if name in dis.opmap}
 """Instructions after which a pending signal is handled."""
 FINALIZERS = {"__del__", "_forget"}
 """An exception in them is only printed."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_lazy_values_of_other_modules():
+    """Those that are made where tests are collected: a write looks at each, one place after another."""
+    others = dict(live.LIVE)
+    live.LIVE.clear()
+    live.Unrealized.known = -1, []
+    yield
+    made = dict(live.LIVE)
+    live.LIVE.clear()
+    live.LIVE.update(others | made)
+    live.Unrealized.known = -1, []
 
 
 def is_spared(frame):

@@ -82,6 +82,8 @@ class _Call:
             return False
         leaf = None
         while node.op in Family.MOVEMENT and len(node.src) == 1:
+            if node.op is Ops.SHRINK and node.flags & MEMORY:
+                break  # batches of a data set, wherever they begin, are of one kind
             if leaf is None and node.computed_into is not None and node.realized_view is not None:
                 leaf = node  # in memory, which what is below may have lost
                 key.append(len(leaves))

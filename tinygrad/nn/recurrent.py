@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tinygrad.functional.graph_templates import memoised
-from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.helpers import dedup
 from tinygrad.tensor import Tensor
 
@@ -60,16 +59,13 @@ def _nonlinear(step: str) -> str:
     return step
 
 
+@memoised
 def _next_state(x: Tensor, step: str, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor | None,
                 bias_hh: Tensor | None, *state: Tensor) -> State:
     """The state after one step, by its name in STEPS."""
     of_input, of_state = (part.linear(weight.transpose(), bias) for part, weight, bias in
                           ((x, weight_ih, bias_ih), (state[0], weight_hh, bias_hh)))
     return STEPS[step](of_input, of_state, state)
-
-
-_next_state_of_memory = memoised(_next_state)
-"""The same, where that may be all of a graph: one node."""
 
 
 def _hold_weights(layer: Any, suffix: str, gates: int, input_size: int, hidden_size: int, bias: bool,
@@ -134,9 +130,7 @@ class _Cell:
         if x.ndim == 1:
             after = self._next(step, x.unsqueeze(0), tuple(part.unsqueeze(0) for part in state))
             return tuple(part.squeeze(0) for part in after)
-        is_held = all(storage_view(part.uop) is not None for part in (x, *state))
-        compute = _next_state_of_memory if is_held else _next_state
-        return compute(x, step, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, *state)
+        return _next_state(x, step, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, *state)
 
 
 class LSTMCell(_Cell):
