@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tinygrad.codegen.ranges import NewRanges, of_kind
+from tinygrad.codegen.ranges import NewRanges, loops_inside, of_kind
 from tinygrad.graph.attributes import Attribute, Synthesized
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
@@ -46,6 +46,7 @@ def _found_rows(nest: UOp) -> list[CachedRow]:
     around = _loops_around(nodes)
     rows = of_kind(around, RangeKind.LOOP)
     found: dict[UOp, list[tuple[UOp, UOp]]] = defaultdict(list)
+    forms: dict[tuple[UOp, ...], dict[UOp, UOp]] = {}
     for node in reversed(nodes):
         if node.op in (Ops.RANGE, Ops.LOAD, Ops.STAGE, Ops.STORE, Ops.SINK, Ops.INDEX) or node.dtype.is_bool:
             continue
@@ -55,7 +56,7 @@ def _found_rows(nest: UOp) -> list[CachedRow]:
             continue
         for loop in rows:
             if loop in node.ranges and node.ranges <= frozenset(around[loop]):
-                found[row_form(node, loop)].append((node, loop))
+                found[row_form(node, loop, forms)].append((node, loop))
     values = []
     for readers in found.values():
         value, loop = readers[0]
@@ -109,7 +110,14 @@ def _repeats(value: UOp, loop: UOp, around: tuple[UOp, ...]) -> int:
     return count
 
 
-def row_form(value: UOp, loop: UOp) -> UOp:
-    """`value` with stand-ins for the loop along its row and for the loops inside it: equal for equal rows."""
-    new = NewRanges()
-    return new.own_loops(value, {loop: new.range(loop.extent)})
+def row_form(value: UOp, loop: UOp, known: dict[tuple[UOp, ...], dict[UOp, UOp]] | None = None) -> UOp:
+    """`value` with stand-ins for the loop along its row and for the loops inside it: equal for equal rows.
+    `known`: by these loops, what stands for the nodes of values that were asked for before."""
+    inside = tuple(r for r in loops_inside(value) if r is not loop)
+    done = None if known is None else known.get((loop, *inside))
+    if done is None:
+        new = NewRanges()
+        done = {loop: new.range(loop.extent), **{r: new.range(r.extent, r.kind) for r in inside}}
+        if known is not None:
+            known[loop, *inside] = done
+    return value.rebuild(done=done)
