@@ -124,6 +124,13 @@ def _known(node: UOp) -> UOp | None:
     return None if result is None else _in_memory(result, node)
 
 
+def view_of_nodes(applied: UOp) -> UOp | None:
+    """What holds the value of the nodes that an APPLY stands for, if somebody asked for them and they were
+    computed."""
+    nodes = applied.__dict__.get("_expanded")
+    return None if nodes is None or nodes.computed_into is None else nodes.realized_view
+
+
 def _with_nodes(node: UOp, src: tuple[UOp, ...]) -> UOp:
     """The nodes that stand for one over those that stand for its sources."""
     result = node.arg.value(src) if node.op is Ops.APPLY else node.with_sources(src)

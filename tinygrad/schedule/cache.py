@@ -28,7 +28,7 @@ from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import NotPortable, Writer
 from tinygrad.graph.sharding import Layout, Sharding
 from tinygrad.graph.sizes import Size
-from tinygrad.graph.template import expanded
+from tinygrad.graph.template import expanded, view_of_nodes
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
@@ -119,6 +119,8 @@ class Structure:
             else:
                 op, source = node.op, node.src
                 view = None if node.computed_into is None else node.realized_view
+                if view is None and op is Ops.APPLY:
+                    view = view_of_nodes(node)
                 if view is not None and splat_value(node) is None:
                     if view in position:
                         position[node] = position[view]
