@@ -129,7 +129,7 @@ def binary(name: str, op: Callable[[UOp, UOp], UOp], a: Any, b: Any, reverse: bo
         result = op(other, a.uop) if reverse else op(a.uop, other)
         return type(a).of(value_of_its_own(result), a)  # type: ignore[no-any-return]
     code = op.__code__ if op.__closure__ is None else op.__dict__.get("code")
-    if code is not None and (type(b) in _NUMBERS or type(a) is type(b)) and not Size.exists:
+    if code is not None and (type(b) in _NUMBERS or type(a) is type(b)):
         converted = _of_converted.get(code)
         if converted is None:
             converted = _of_converted[code] = memoised(_converting(op), first=1)
