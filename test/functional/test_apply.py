@@ -136,6 +136,16 @@ def test_what_its_nodes_were_computed_into_serves_those_above_it() -> None:
     assert GlobalCounters.global_ops - before == 30
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_equal_calls_of_which_one_was_asked_for_its_nodes_are_computed_once(order: int) -> None:
+    for _ in range(3):
+        a, b = real(5, 6), real(6, 4)
+        both = [product(a, b), product(a, b)]
+        both[1].uop.op  # noqa: B018  # looks at the nodes
+        assert kernels(lambda: [y.realize() for y in both[::order]]) == 1  # noqa: B023
+        np.testing.assert_allclose(both[0].numpy(), a.numpy() @ b.numpy(), rtol=1e-5)
+
+
 def test_several_results_are_computed_together() -> None:
     a, b = real(5, 6), real(6, 4)
     y, z = product(a, b), product(a, b) * 2

@@ -110,7 +110,7 @@ def _as_it_is(x: Any, like: Any) -> UOp | None:
     """The node of an operand that meets the tensor `like` without being converted: of most. One more is no
     matter, but where one stands for several already (`graph/template.py`), it does for this one too."""
     node = getattr(like, "_uop", None)
-    if node is None or Size.exists or node.flags & APPLIED:
+    if node is None or node.flags & APPLIED or (Size.exists and node.has_sizes):
         return None
     if type(x) is type(like):
         return x.uop if x._uop.dtype is node.dtype and x._uop.shape == node.shape and \

@@ -88,6 +88,11 @@ def applied_of(node: UOp) -> UOp | None:
     return node if node.op is Ops.APPLY else None
 
 
+def is_expanded(node: UOp) -> bool:
+    """Whether somebody has the nodes that an APPLY stands for: the value is theirs too, computed once."""
+    return "_expanded" in node.__dict__
+
+
 def are_of_one_call(results: Iterable[UOp]) -> None:
     """Take note of nodes that are the results of one call (`x.sort()` has two)."""
     nodes = [node for result in results if (node := applied_of(result)) is not None]

@@ -38,7 +38,7 @@ from tinygrad.graph.node_flags import APPLIED, COSTLY, LEAF, MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Cut, Devices, Placement, Sharding
 from tinygrad.graph.sizes import Size, largest_shape
-from tinygrad.graph.template import applied_of, expanded, with_results_of_their_calls
+from tinygrad.graph.template import applied_of, expanded, is_expanded, with_results_of_their_calls
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import with_writes
 from tinygrad.helpers import engine_lock, exclusive, prod
@@ -399,7 +399,7 @@ class Tensor(Methods):
         """
         with engine_lock:
             LOOKS.count()
-            applied = [node for t in (self, *others) if (node := applied_of(t._uop)) is not None]
+            applied = [n for t in (self, *others) if (n := applied_of(t._uop)) and not is_expanded(n)]
             if len(applied) == 1 + len(others) and Capture.active is None:
                 realize_uops(with_results_of_their_calls(applied), notes_of([self, *others], ()))
                 return self
