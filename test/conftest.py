@@ -26,8 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Interrupts first: they trace every instruction, which takes several times as long where there are the
-    tensors of thousands of tests."""
+    """Interrupts first: they hide the tensors that there are, of which none may go meanwhile, as those of
+    earlier tests do."""
     items.sort(key=lambda item: item.path.name != "test_interrupts.py")
 
 

@@ -1,11 +1,11 @@
 """Graph templates: the nodes that a function of tensors makes, over any operands of the same kind.
 
 `GraphTemplate` holds them in numbers; `functional/graph_templates.py` says which functions have some. `over`
-makes the nodes. Where operands are in memory, the result may be all that is ever asked for (`a @ b` at a
-prompt, a training loop without a JIT, a model's prediction): then one node, `APPLY`, stands for all of them,
-also where the operands are such nodes, or views of them. Nothing else is made of it: whoever asks a tensor
-for its node (`Tensor.uop`) gets what the templates make (`expanded`). What a schedule depends on is in an
-APPLY as it is: operations computed before cost a walk over one node each (`schedule/cache.py`).
+makes the nodes. Often the result is all that is ever asked for (`a @ b` at a prompt, a model's prediction):
+so one node, `APPLY`, stands for all of them, also where the operands are such nodes, or views of them.
+Nothing else is made of it: whoever asks a tensor for its node (`Tensor.uop`) gets what the templates make
+(`expanded`). What a schedule depends on is in an APPLY as it is: operations computed before cost a walk over
+one node each (`schedule/cache.py`).
 """
 from __future__ import annotations
 
@@ -105,8 +105,9 @@ def with_results_of_their_calls(nodes: Sequence[UOp]) -> Sequence[UOp]:
     each would compute what they have in common."""
     if not any(["_of_one_call" in node.__dict__ for node in nodes]):
         return nodes
-    others = [other for node in nodes for known in node.__dict__.get("_of_one_call", ())
-              if (other := known()) is not None and other.realized_view is None]
+    held = [other for node in nodes for known in node.__dict__.get("_of_one_call", ())
+            if (other := known()) is not None]
+    others = [other for other in held if other.realized_view is None and not is_expanded(other)]
     return list(dict.fromkeys([*nodes, *others]))
 
 

@@ -3,7 +3,7 @@
 ASSIGN writes in place, later. A lazy value that reads the memory as it was must be computed in the same
 schedule, before the write; afterwards its graph would read something else. `pending_writes` finds the writes
 that computing some nodes runs, `with_writes` makes sure that all of them are, `Readers` finds the nodes that
-depend on what they overwrite.
+depend on what they overwrite, by what each value `Reads`, which is kept with it.
 """
 from __future__ import annotations
 
