@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tinygrad import Tensor
+from tinygrad import GlobalCounters, Tensor
 
 from .table import FEW, DType, torch
 
@@ -100,6 +100,64 @@ def test_setitem_is_numpys(name: str) -> None:
             t[index] = given
             expected[numpy_index(index)] = value
             np.testing.assert_array_equal(t.numpy(), expected)
+
+
+def drawn_index(random: np.random.Generator, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """Arrays that broadcast, one at least, also of places named twice, and slices, one for each axis."""
+    common = tuple(random.integers(1, 4, random.integers(1, 3)))
+    index: list[Any] = []
+    for size in shape:
+        slices = slice(None), slice(int(random.integers(-size, size)), None), slice(None, None, -1)
+        array = random.integers(-size, size, [1 if random.random() < 0.2 else n for n in common])
+        index.append(array if not index or random.random() < 0.5 else slices[random.integers(3)])
+    if random.random() < 0.2:
+        index.insert(int(random.integers(len(index))), None)
+    return tuple(index)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_drawn_writes_are_numpys(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in random.integers(1, 6, random.integers(1, 5)))
+    index = drawn_index(random, shape)
+    x = random.standard_normal(shape).astype(np.float32)
+    values = random.standard_normal(x[index].shape).astype(np.float32)
+    if random.random() < 0.4:
+        values = values[:1]
+    expected = x.copy()
+    expected[index] = values
+    source, new = Tensor(x.copy(), requires_grad=True), Tensor(values, requires_grad=True)
+    for written in (Tensor(x.copy()).realize(), source * 1):
+        view = written.flatten()
+        written[tuple(Tensor(i) if isinstance(i, np.ndarray) else i for i in index)] = new
+        np.testing.assert_array_equal(written.numpy(), expected)
+        np.testing.assert_array_equal(view.numpy(), expected.reshape(-1))
+    writer = np.full(shape, -1)  # which of the values each item has
+    writer[index] = np.broadcast_to(np.arange(values.size).reshape(values.shape), x[index].shape)
+    weights = random.standard_normal(shape).astype(np.float32)
+    (written * Tensor(weights)).sum().backward()
+    np.testing.assert_array_equal(source.grad.numpy(), np.where(writer < 0, weights, 0))
+    sums = np.bincount(writer[writer >= 0], weights[writer >= 0], values.size)
+    np.testing.assert_allclose(new.grad.numpy(), sums.reshape(values.shape), atol=1e-5)
+
+
+def test_rows_are_written_in_proportion_to_their_items() -> None:
+    x = Tensor(np.zeros((1000, 64), np.float32)).realize()
+    rows = Tensor(np.arange(300) * 7 % 1000).realize()
+    values = Tensor(np.ones((300, 64), np.float32)).realize()
+    before = GlobalCounters.global_ops
+    x[rows] = values
+    x.realize()
+    assert GlobalCounters.global_ops - before < 20 * x.numel()  # for each of them, 300 comparisons
+
+
+def test_places_out_of_range_are_not_written() -> None:
+    for index in (([7, -9, 1],), ([1, 7, 0], [0, 2, 5])):
+        x, expected = np.zeros((4, 5), np.float32), np.zeros((4, 5), np.float32)
+        expected[(1,) if len(index) == 1 else (1, 0)] = 3
+        t = Tensor(x.copy()).realize()
+        t[tuple(Tensor(i) for i in index)] = 3
+        np.testing.assert_array_equal(t.numpy(), expected)
 
 
 @pytest.mark.parametrize("name", BASIC)

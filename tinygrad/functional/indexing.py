@@ -235,22 +235,53 @@ def _numbers_along(axis: int, ndim: int, size: int, dtype: DType) -> UOp:
     return counting(size, dtype).reshape([size if i == axis else 1 for i in range(ndim)])
 
 
+@dataclass(frozen=True)
+class Places:
+    """How what index tensors select along some axes lies: `shape`, theirs, comes where the indexed axes were
+    if those are neighbours, else in front, as in NumPy. Axes that one position indexes are gone before that
+    is asked."""
+
+    before: tuple[int, ...]
+    """the other axes that come before `shape`"""
+    shape: Shape
+    """what the index tensors broadcast to"""
+    after: tuple[int, ...]
+    """the other axes that come after it"""
+
+    @classmethod
+    def of(cls, ndim: int, axes: tuple[int, ...], indices: Sequence[Tensor]) -> Places:
+        """Of `indices`, one for each of these of `ndim` axes."""
+        others = [a for a in range(ndim) if a not in axes]
+        wide = [a for a, index in zip(axes, indices, strict=True) if index.shape] or axes
+        between = [a for a in others if wide[0] < a < wide[-1]]
+        before = () if between else tuple([a for a in others if a < wide[0]])
+        shape = broadcast_shape("index", *(index.shape for index in indices))
+        return cls(before, shape, tuple([a for a in others if a not in before]))
+
+
+def _rows_of(places: Sequence[UOp], shape: Shape, sizes: Shape) -> UOp:
+    """Of places along axes of these `sizes`, broadcast to `shape`, the number of each in all of them, in one
+    axis; a number that nothing has where a place is out of range."""
+    count = prod(shape)
+    places = [expand_to(place, shape) for place in places]
+    if len(places) == 1:
+        return places[0].reshape((count,))
+    dtype = dtypes.int32 if largest(prod(sizes)) < 2 ** 31 else dtypes.int64
+    row, known = UOp.const(0, dtype, shape), UOp.const(True, dtypes.bool, shape)
+    for place, size in zip(places, sizes, strict=True):
+        row = row * size + place.cast(dtype)
+        known = known & (place >= 0) & (place < size)
+    return known.where(row, -1).reshape((count,))
+
+
 @memoised
 def _picked(self: Tensor, axes: tuple[int, ...], *indices: Tensor) -> Tensor:
-    """Tensor indexing: these axes, in order, are replaced by the common shape of what indexes them.
-
-    It comes where the indexed axes were if those are neighbours, else in front, as in NumPy. Axes that one
-    position indexes are gone before that is asked.
-    """
+    """Tensor indexing: these axes, in order, are replaced by the common shape of what indexes them."""
     x = self.uop
     tensors = {axis: _not_negative(index.uop, x.shape[axis])
                for axis, index in zip(axes, indices, strict=True)}
-    shape = broadcast_shape("index", *(tensors[a].shape for a in axes))
-    others = [a for a in range(len(x.shape)) if a not in tensors]
-    wide = [a for a in axes if tensors[a].shape] or axes
-    between = [a for a in others if wide[0] < a < wide[-1]]
-    before = [] if between else [a for a in others if a < wide[0]]
-    after = [a for a in others if a not in before]
+    places = Places.of(len(x.shape), axes, indices)
+    before, shape, after = places.before, places.shape, places.after
     # axes: before, the indices' shape, the indexed axes (summed), after; so the transpose of this, a sum over
     # the second of these, lies in memory as x does
     ordered = x.permute([*before, *axes, *after])
@@ -273,6 +304,34 @@ def _picked(self: Tensor, axes: tuple[int, ...], *indices: Tensor) -> Tensor:
     return type(self).of(result, self, *indices)
 
 
+@memoised
+def _written_at(self: Tensor, axes: tuple[int, ...], source: Tensor, *indices: Tensor) -> Tensor:
+    """This with `source`, of the shape of what is selected, at the places that tensors select along these
+    axes; the last one wins. Which source each row has, of the indexed axes, is found once for all its items.
+    """
+    x = self.uop
+    places = Places.of(len(x.shape), axes, indices)
+    sizes = tuple([x.shape[a] for a in axes])
+    row = _rows_of([_not_negative(index.uop, size) for index, size in zip(indices, sizes, strict=True)],
+                   places.shape, sizes)
+    (count,), rows = row.shape, prod(sizes)
+    hit = row.reshape((count, 1)).expand((count, rows)).eq(
+        expand_to(_numbers_along(1, 2, rows, row.dtype), (count, rows)))
+    numbers = _numbers_along(0, 2, count, dtypes.default_int) + 1
+    last = hit.where(expand_to(numbers, (count, rows)), numbers.dtype.min).reduce(Ops.MAX, (0,))
+    last = expand_to(last.reshape([n if a in axes else 1 for a, n in enumerate(x.shape)]), x.shape)
+
+    lead, along = len(places.before), len(places.shape)
+    moved = source.uop.permute([*range(lead, lead + along), *range(lead),
+                                *range(lead + along, len(source.shape))])
+    full = (count, *x.shape)
+    values = moved.reshape((count, *(1 if a in axes else n for a, n in enumerate(x.shape)))).expand(full)
+    numbers = numbers.reshape((count, *(1,) * len(x.shape))).expand(full)
+    chosen = expand_to(last.reshape((1, *x.shape)), full).eq(numbers).where(values, 0)
+    written = (last > 0).where(_nonzero_sum(chosen, (0,)).reshape(x.shape), x)
+    return type(self).of(written, self, source, *indices)
+
+
 def getitem(self: Tensor, index: Any) -> Tensor:
     """The items that an index selects: ints, slices, None, Ellipsis, lists, integer tensors, masks, as in
     NumPy (but an int, or a tensor of one position without axes, beside tensors takes its item first, as in
@@ -291,13 +350,26 @@ def getitem(self: Tensor, index: Any) -> Tensor:
     return type(self).view_of(chosen.view, self)
 
 
+def _as_selected(self: Tensor, chosen: Selection, new: Tensor) -> Tensor:
+    """What is to be written, as the whole of what integers and slices select."""
+    if not chosen.tensors:
+        return as_written("setitem", chosen.view.shape, self.dtype, new)
+    axes = tuple(sorted(chosen.tensors))
+    indices = [chosen.tensors[axis] for axis in axes]
+    view = type(self).of(chosen.view, self)
+    places = Places.of(view.ndim, axes, indices)
+    before, after = ([view.shape[a] for a in others] for others in (places.before, places.after))
+    source = as_written("setitem", (*before, *places.shape, *after), self.dtype, new)
+    return _written_at(view, axes, source, *indices)
+
+
 def setitem(self: Tensor, index: Any, value: Any) -> None:
     """Write `value`, broadcast, to the items that an index selects.
 
     All views of the same value see it. Memory is written at once, a constant to gradients; a lazy value
     that gradients flow through takes a new value, through which they flow (under `no_grad`: as if nothing had
-    been written, as in PyTorch). Where an index tensor names an item twice, the last value stays. A Python
-    number is cast to this dtype. Raises RuntimeError where several of the items are one item of what this is
+    been written, as in PyTorch). Where an index tensor names an item twice, the last value stays; where it
+    names none, nothing is written. A Python number is cast to this dtype. Raises RuntimeError where several of the items are one item of what this is
     a view of, TypeError for a tensor of floats to write among integers.
     """
     new = operand_to_write(self, value)
@@ -307,14 +379,10 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         return
     node = self.uop  # the value may be another view, which asks for what is still to be written here
     chosen = select(self, index)
-    if chosen.tensors:
-        places = counting(prod(self.shape), dtypes.default_int).reshape(self.shape)
-        picked = type(self).of(places, self)[index]
-        flat = picked.flatten()
-        source = as_written("setitem", picked.shape, self.dtype, new).flatten()
-        self.write(self.flatten().scatter(0, flat, source).reshape(self.shape).uop, partly=True)
+    value = _as_selected(self, chosen, new).to(self.device).uop
+    if chosen.tensors and chosen.part is node:
+        self.write(value.reshape(self.shape), partly=True)
         return
-    value = as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device).uop
     memory = None
     if not is_unknown(value) and not is_written_lazily(self, value):
         self.compute_whole()
