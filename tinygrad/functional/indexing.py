@@ -369,8 +369,9 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     All views of the same value see it. Memory is written at once, a constant to gradients; a lazy value
     that gradients flow through takes a new value, through which they flow (under `no_grad`: as if nothing had
     been written, as in PyTorch). Where an index tensor names an item twice, the last value stays; where it
-    names none, nothing is written. A Python number is cast to this dtype. Raises RuntimeError where several of the items are one item of what this is
-    a view of, TypeError for a tensor of floats to write among integers.
+    names none, nothing is written. A Python number is cast to this dtype. Raises RuntimeError where several
+    of the items are one item of what this is a view of, TypeError for a tensor of floats to write among
+    integers.
     """
     new = operand_to_write(self, value)
     if isinstance(index, type(self)) and index.dtype.is_bool and index.shape == self.shape and new.ndim == 0:
