@@ -35,9 +35,9 @@ R = TypeVar("R")
 
 MAX_TEMPLATES = 1 << 12
 """Kinds of calls of a function that are remembered; the one met first goes first."""
-MOST_OPERANDS = 32
-"""Tensors up to which a call is looked up: more make long keys, and a result of `cat` that is seldom asked
-for again."""
+MOST_OPERANDS = 256
+"""Tensors up to which a call is looked up, those of a batch among them: more make long keys, of results that
+are seldom asked for again."""
 when_called: list[Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = []
 """The last one is called instead of a remembered function, with that, its arguments and options."""
 _PLAIN = frozenset({NoneType, bool, int, str, DType})
@@ -47,13 +47,15 @@ _PLAIN = frozenset({NoneType, bool, int, str, DType})
 class _Call:
     """One call of a remembered function: its `key`, and the nodes that its operands are views of."""
 
-    __slots__ = ("key", "leaves", "tensor", "tensors")
+    __slots__ = ("key", "leaves", "numbers", "tensor", "tensors")
 
     def __init__(self, tensor: type[Tensor]) -> None:
         self.tensor = tensor
         self.key: list[Any] = [tensor.training, no_grad.state.depth > 0,
                                dtypes.default_float, dtypes.default_int]
         self.leaves: list[UOp] = []
+        self.numbers: dict[UOp, int] = {}
+        """where each leaf comes first among them"""
         self.tensors: list[Tensor] = []
 
     def takes(self, value: Any) -> bool:
@@ -70,7 +72,7 @@ class _Call:
             key += (kind, str(value))  # 0.0 is not -0.0
         elif kind is tuple or kind is list:
             key += (kind, len(value))
-            return all([self.takes(item) for item in value])
+            return len(value) <= MOST_OPERANDS and all([self.takes(item) for item in value])
         else:
             return False
         return True
@@ -89,9 +91,11 @@ class _Call:
                 key.append(len(leaves))
             key += (node.op, node.arg)
             (node,) = node.src
-        leaves.append(leaf or node)
+        leaf = leaf or node
+        number = self.numbers.setdefault(leaf, len(leaves))
+        leaves.append(leaf)
         op, flags = (node.arg.op, node.flags ^ APPLIED) if node.op is Ops.APPLY else (node.op, node.flags)
-        key += (op, node.dtype, node.shape, node.device, flags, leaves.index(leaves[-1]))
+        key += (op, node.dtype, node.shape, node.device, flags, number)
         is_known = type(node.device) is str or (node.device is None and bool(node.src))
         return is_known and len(leaves) <= MOST_OPERANDS
 
@@ -102,9 +106,14 @@ class _Call:
         return result
 
 
+def _first_of(value: Any) -> Any:
+    """`value`, or what a sequence begins with."""
+    return value[0] if type(value) in (list, tuple) and value else value
+
+
 def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
     """`function`, which gives a tensor or a tuple of them, memoised as graph templates by what it is called
-    with; its `first` tensor is the argument of that number."""
+    with; its `first` tensor is the argument of that number, or what that begins with."""
     templates: dict[tuple[Any, ...], Any] = {}
     """of each kind of call the template, those of several results, or None where it has none"""
 
@@ -112,8 +121,8 @@ def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
     def method(*args: P.args, **options: P.kwargs) -> Any:
         if when_called:
             return when_called[-1](function, args, options)
-        tensor: Any = type(args[first]) if len(args) > first else None
-        if not hasattr(tensor, "no_grad"):
+        tensor: Any = type(_first_of(args[first])) if len(args) > first else None
+        if not hasattr(tensor, "no_grad") or len(args) > MOST_OPERANDS:
             return function(*args, **options)
         call = _Call(tensor)
         for value in args:

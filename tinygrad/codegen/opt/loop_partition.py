@@ -75,13 +75,21 @@ def _is_shared(stores: Sequence[UOp], loop: UOp) -> bool:
 
 
 def _at(value: UOp, changes: dict[UOp, UOp]) -> UOp:
-    """`value` in other loops, with what their bounds decide."""
+    """`value` in other loops, with what their bounds decide: of many values that were put together, only the
+    one that is chosen is looked at."""
+    done = dict(changes)
 
     def over(node: UOp, src: tuple[UOp, ...]) -> UOp:
         new = node.with_sources(src)
         return folded(new) if new is not node and node.op in Family.ELEMENTWISE else new
 
-    return value.rebuild(over, done=dict(changes))
+    def chosen(node: UOp) -> UOp | None:
+        value = node
+        while value.op is Ops.WHERE and (condition := value.src[0].rebuild(over, done=done)).op is Ops.CONST:
+            value = value.src[1 if condition.arg else 2]
+        return None if value is node else value.rebuild(over, chosen, done)
+
+    return value.rebuild(over, chosen, done)
 
 
 def partitions(nest: UOp, lanes: int) -> tuple[UOp, list[int]] | None:
