@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from arrays import normal
 
-from tinygrad import Context, Tensor, Variable, dtypes
+from tinygrad import Context, GlobalCounters, Tensor, Variable, dtypes
 from tinygrad.codegen import compile as compiler
 from tinygrad.codegen.lower import lower
 from tinygrad.graph.ops import Ops
@@ -344,3 +344,28 @@ def test_a_long_index_is_a_load_at_its_place() -> None:
     (item,) = x[index].schedule()
     assert not any(node.op is Ops.REDUCE for node in lower(item.ast).toposort())
     assert np.array_equal(x[index].numpy(), rows[expected])
+
+
+@pytest.mark.parametrize("is_result", [False, True])
+def test_places_are_found_by_counting_also_where_what_counts_is_stored(is_result: bool) -> None:
+    """`Tensor.arange(1000).searchsorted(x)` read its positions from memory, and compared each with all."""
+    x = np.random.default_rng(0).integers(0, 100, 5000).astype(np.int32)
+    data, places = Tensor(normal(100)).realize(), Tensor(x).realize()
+    numbers = Tensor.arange(100) if is_result else Tensor.arange(100).contiguous()
+    before = GlobalCounters.global_ops
+    found, same = (numbers if is_result else data)[places], numbers + 0
+    picked = data[places]
+    Tensor.realize(numbers, found, same, picked)
+    assert GlobalCounters.global_ops - before < 20 * x.size
+    np.testing.assert_array_equal(numbers.numpy(), np.arange(100))
+    np.testing.assert_array_equal(found.numpy(), x if is_result else data.numpy()[x])
+    np.testing.assert_array_equal(picked.numpy(), data.numpy()[x])
+
+
+def test_a_search_in_numbers_is_a_search() -> None:
+    values = np.random.default_rng(1).normal(50, 40, 3000).astype(np.float32)
+    given = Tensor(values).realize()
+    before = GlobalCounters.global_ops
+    found = Tensor.arange(100).searchsorted(given).realize()
+    assert GlobalCounters.global_ops - before < 100 * values.size
+    np.testing.assert_array_equal(found.numpy(), np.searchsorted(np.arange(100), values))

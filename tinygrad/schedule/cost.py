@@ -41,6 +41,8 @@ FREE_WORK = 1.0
 
 FREE_CONDITION = 4.0
 """The same for a condition: kept as a comparison it guards loads, picks items and costs no memory."""
+COUNTER_SIZE = 16
+"""Operations of a value that counts, up to which it is always computed again."""
 BOUNDARIES = Family.STORED | {Ops.BUFFER, Ops.CONST, Ops.VARIABLE}
 _PASSES_ITEMS_ON = Family.ELEMENTWISE | Family.MOVEMENT
 _KEEPS_REDUCED = _PASSES_ITEMS_ON | {Ops.LIVE_OUT}
@@ -89,6 +91,13 @@ def _counter_size(node: UOp) -> int:
     if not any([0 < size <= LARGE_TREE for size in sizes]):
         return 0
     return min(1 + sum([size or 1 for size in sizes]), LARGE_TREE + 1)
+
+
+def is_counter(node: UOp) -> bool:
+    """Whether a value is a little arithmetic of what counts (arange) and constants: who compares positions
+    with it computes it, where memory could not be seen through, though somebody stores it too."""
+    return 0 < _counter_size.of(node) <= COUNTER_SIZE and not reads_memory.of(node) \
+        and not any(n.op in Family.ELEMENTARY for n in node.toposort())
 
 
 @Synthesized

@@ -21,7 +21,7 @@ from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import reachable
 from tinygrad.schedule.copies import computing_device, contiguous_part, is_computed, transfer
-from tinygrad.schedule.cost import BOUNDARIES
+from tinygrad.schedule.cost import BOUNDARIES, is_counter
 from tinygrad.schedule.dynamic_slice import (
     SliceStart,
     dynamic_slice,
@@ -191,7 +191,8 @@ def _in_memory(outputs: list[UOp], graph: list[UOp]) -> tuple[list[UOp], dict[UO
     """`graph` in which all that must be in memory, whatever it costs, is CONTIGUOUS, for all who read it:
     what somebody makes so, results, and what is copied; and what became of each of its nodes.
 
-    What folded to memory of another tensor (x * 1), which may be overwritten, is copied. Views stay views,
+    What folded to memory of another tensor (x * 1), which may be overwritten, is copied; what counts (arange)
+    is stored for whom asked for that, and computed by all others. Views stay views,
     unless this schedule overwrites what they show.
     """
     order = UOp.sink(graph).toposort()
@@ -199,7 +200,7 @@ def _in_memory(outputs: list[UOp], graph: list[UOp]) -> tuple[list[UOp], dict[UO
 
     def is_anothers(original: UOp, simplified: UOp) -> bool:
         memory = simplified.viewed
-        return memory in written or memory.op in (Ops.CONST, Ops.VARIABLE) or (
+        return memory in written or memory.op in (Ops.CONST, Ops.VARIABLE) or is_counter(memory) or (
             memory.op in (Ops.BUFFER, Ops.ASSIGN) and not _is_view(original))
 
     results = [in_own_memory(s) if is_anothers(o, s) else s for o, s in zip(outputs, graph, strict=True)]
@@ -208,7 +209,8 @@ def _in_memory(outputs: list[UOp], graph: list[UOp]) -> tuple[list[UOp], dict[UO
     for node in order:
         if node.op is Ops.CONTIGUOUS and (node.arg is None or node.src[0] not in stored):
             value = node.src[0].viewed
-            if (value.op in Family.ELEMENTWISE or value.op is Ops.REDUCE) and value.numel == node.numel:
+            if (value.op in Family.ELEMENTWISE or value.op is Ops.REDUCE) and value.numel == node.numel \
+                    and not is_counter(value):
                 stored[node.src[0]] = node
     copied = (s for n in order if n.op in Family.TRANSFER and not is_computed(n) for s in n.src
               if contiguous_part(s) is None)
