@@ -425,11 +425,13 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
     """
     if self.ndim != 1 or not self.dtype.is_int:
         raise ValueError(f"bincount takes integers in one row, got {self.dtype} of shape {self.shape}")
-    if self.numel() and int(self.min().item()) < 0:
+    number = self if self.dtype.is_unsigned else self.bitcast(f"u{self.dtype.name}")
+    most = int(number.max().item()) if self.numel() else -1
+    if most > self.dtype.max:  # as unsigned ones, negative numbers are the largest
         raise ValueError("bincount: numbers are from 0 on")
-    count = max(minlength, int(self.max().item()) + 1 if self.numel() else 0)
+    count = max(minlength, most + 1)
     each = self.ones_like(dtype=dtypes.int32) if weights is None else weights.cast(sum_dtype(weights.dtype))
-    return type(self).zeros(count, dtype=each.dtype, device=self.device).scatter_reduce(0, self, each, "sum")
+    return type(self).zeros(count, dtype=each.dtype, device=self.device).scatter_reduce(0, number, each, "sum")
 
 
 # --- movement -----------------------------------------------------------------------------------------------
