@@ -28,19 +28,22 @@ from tinygrad.helpers import ceildiv, prod
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
-RANK_COMPARISONS = 1 << 26
-"""Comparisons of each item with each other one of its row that take less time than a network's kernels."""
+RANK_COMPARISONS = 1 << 22
+"""Comparisons of each item with each other one of its row that take no longer than a network's kernels, or
+are worth the half second that these take to compile (64 rows of 1,000 integers: 5.9 ms with 2^26, 0.75 so; a
+row of 3,000 0.45 and 0.3; Intel with AVX-512)."""
 RANK_LENGTH = 64
-"""Longest rows that are sorted by such comparisons however many there are."""
+"""Rows that a network starts with; of up to twice that length they are sorted by such comparisons however
+many there are (1,000 rows of 100: 0.85 ms, by a network as much)."""
 SELECTION_LIMIT = 10
 """Most items that `topk` finds one after the other; more of them make a kernel that takes seconds to
 compile."""
 SMALL_SORT = 1 << 20
 """Comparisons that take no longer than some more kernels; fewer items are sorted."""
 FEW_COMPARISONS = 1 << 19
-"""Comparisons, of each item with each other, that take no longer than to find the chunks that count (of
-128,256 items the first 50: 0.89 ms with 2^26, 0.72 so; of 100,000 the first 1,000: 23 and 3.4; Zen 4), or to
-count once for each bit of an item how many are below (`positions_at`)."""
+"""Comparisons, of each item with each other, that take no longer than to store what they compare; than to
+find the chunks that count (of 128,256 items the first 50: 0.89 ms with 2^26, 0.72 so; of 100,000 the first
+1,000: 23 and 3.4; Zen 4); or to count once for each bit of an item how many are below (`positions_at`)."""
 LEAST_CHUNK = 4
 """Fewest items of a chunk with which `topk` looks only in the chunks whose least words are the first."""
 PAIRED_DISTANCE = 16
@@ -124,8 +127,9 @@ def _in_order(words: UOp, count: int) -> UOp:
     """Each row's first `count` words in order, whatever follows them."""
     *lead, size = words.shape
     length, rows = largest(size), prod(largest_shape(tuple(lead)))
-    if length <= RANK_LENGTH or rows * length**2 <= RANK_COMPARISONS:
-        return _by_rank(words)
+    comparisons = rows * length**2
+    if length <= 2 * RANK_LENGTH or comparisons <= RANK_COMPARISONS:
+        return _by_rank(words if comparisons <= FEW_COMPARISONS else words.intermediate())
     return _first_of_runs(words, 1 << (count - 1).bit_length())
 
 
