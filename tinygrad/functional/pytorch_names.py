@@ -431,7 +431,8 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
         raise ValueError("bincount: numbers are from 0 on")
     count = max(minlength, most + 1)
     each = self.ones_like(dtype=dtypes.int32) if weights is None else weights.cast(sum_dtype(weights.dtype))
-    return type(self).zeros(count, dtype=each.dtype, device=self.device).scatter_reduce(0, number, each, "sum")
+    counts = type(self).zeros(count, dtype=each.dtype, device=self.device)
+    return counts.scatter_reduce(0, number, each, "sum")
 
 
 # --- movement -----------------------------------------------------------------------------------------------
