@@ -54,8 +54,12 @@ many as the first cache holds a line each. Times 15 vectors, Zen 4: 2.8 with 8 a
 panels; Intel with AMX: 4.4 with 8, 3.3 with 12 and 16, 3.7 with 24."""
 WRITTEN_OUT = 4
 """Of these, how many are written out."""
-LEAST_RUN = 2048
-"""Bytes of a row that are worth reading in one run; a tile in registers reads 1024."""
+LEAST_RUN = 512
+"""Bytes of a row that are worth reading in one run, which is what memory foresees: a tile in registers walks
+down the rows, 512 of each (20,000 x 513, two cores of Intel with AVX-512: 1.83 ms by such tiles, 1.05 so,
+10,000 x 260 0.46 and 0.34, 10,000 x 129 0.30 either way)."""
+LEAST_RUN_FOR_SEVERAL = 2048
+"""And where each is added to several sums: their tiles read 1024."""
 PANELS_SHARE = 4
 """How many times as large as a core's own cache a matrix is that would be copied into panels for few outputs
 (two cores of Zen 4, 8 x 3072 x 768: 0.34 ms in panels, 0.23 so, 15 x 6000 x 520 0.93 and 0.62, 24 x 768 x 768
@@ -101,9 +105,9 @@ class ScatterChooser(Chooser):
         return True
 
     def worth_interchanging(self, across: list[MemoryAccess], apart: int, size: int, outputs: int) -> bool:
-        """Whether rows are long, many bytes `apart`, and memory has them; or else, whether they would be
-        copied into panels for the few `outputs` that are computed of each column, and whether no other unit
-        computes these."""
+        """Whether rows are long, and memory has them; where several `outputs` are computed of each column,
+        whether they are many bytes `apart` too, or would be copied into panels for these, and whether no
+        other unit computes them."""
         if outputs > self.machine.accumulators or (outputs > 1 and any(
                 unit.source is a.node.dtype for unit in self.machine.matrix_units for a in across)):
             return False
@@ -111,9 +115,11 @@ class ScatterChooser(Chooser):
         run = size * self.store.src[1].dtype.itemsize
         self.note("rows added to a row", bytes=moved, cache=self.machine.l2_bytes, run=run, step=apart,
                   outputs=outputs)
-        in_panels = outputs >= STAGING_REUSE and min(apart, 2 * run) >= LEAST_RUN and \
+        if outputs == 1:
+            return run >= LEAST_RUN and moved > self.machine.l2_bytes
+        in_panels = outputs >= STAGING_REUSE and min(apart, 2 * run) >= LEAST_RUN_FOR_SEVERAL and \
             moved > PANELS_SHARE * self.machine.l2_bytes
-        return in_panels or (apart >= self.machine.page_bytes and run >= LEAST_RUN and
+        return in_panels or (apart >= self.machine.page_bytes and run >= LEAST_RUN_FOR_SEVERAL and
                              moved > self.machine.l2_bytes)
 
     def run_of(self, loop: UOp, around: Sequence[UOp], outputs: int) -> int:
