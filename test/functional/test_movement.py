@@ -400,3 +400,11 @@ def test_numpy_integers_are_sizes_as_any_others():
 def test_what_takes_an_axis_says_that_a_number_has_none(name, arguments):
     with pytest.raises(IndexError, match=rf"{name} takes a tensor with axes, got shape \(\)"):
         getattr(Tensor(5.0), name)(*arguments)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bool, dtypes.uint8, dtypes.float16])
+def test_diagonals_keep_their_dtype(dtype):
+    x = Tensor([1, 0, 1], dtype=dtype)
+    for square in (x.diag(), x.diag_embed()):
+        assert square.dtype is dtype
+        np.testing.assert_array_equal(square.numpy(), np.diag(x.numpy()))

@@ -421,11 +421,7 @@ def diag(self: Tensor, diagonal: int = 0) -> Tensor:
         return self.diagonal(diagonal)
     if self.ndim != 1:
         raise ValueError(f"diag takes a vector or a matrix, got shape {self.shape}")
-    size = self.shape[0]
-    spaced = self.uop.reshape((size, 1)).pad(((0, 0), (0, size))).reshape((size * (size + 1),))
-    square = spaced.shrink(((0, size * size),)).reshape((size, size))
-    right, left = max(diagonal, 0), max(-diagonal, 0)
-    return moved(self, square.pad(((left, right), (right, left))) if diagonal else square)
+    return self.diag_embed(diagonal)
 
 
 def _triangle(self: Tensor, diagonal: int, upper: bool) -> Tensor:

@@ -507,7 +507,8 @@ def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) ->
     if not self.ndim:
         raise ValueError("diag_embed takes tensors with an axis, got shape ()")
     size = self.shape[-1]
-    items = type(self).eye(size, dtype=dtypes.bool, device=self.device).where(self.unsqueeze(-1), 0)
+    numbers = type(self).arange(size, device=self.device, requires_grad=False)
+    items = (numbers.unsqueeze(-1) == numbers).where(self.unsqueeze(-1), False)  # 0 of any dtype
     padded = items.pad(((0, 0),) * (self.ndim - 1) + ((before, after), (after, before)))
     return movedim(padded, (-2, -1), (dim1, dim2))
 
