@@ -15,6 +15,7 @@ import numpy as np
 from tinygrad.dtype import dtypes
 from tinygrad.functional.creation import is_sequence, to_shape
 from tinygrad.functional.elementwise import expand_to
+from tinygrad.functional.windows import windows_of
 from tinygrad.graph.leaf_tensors import value_of_its_own
 from tinygrad.graph.sizes import Size, as_size, at_least
 from tinygrad.graph.uop import Shape, UOp
@@ -380,12 +381,12 @@ def unfold(self: Tensor, dim: int, size: int, step: int) -> Tensor:
     last = self.uop.permute([i for i in range(self.ndim) if i != axis] + [axis])
     lead = last.shape[:-1]
     count = length - size + 1
-    if size == 0:
-        nothing = last.shrink((*((0, n) for n in lead), (0, 0))).reshape((*lead, 1, 0))
-        windows = nothing.expand((*lead, count, 0))
+    if 0 < size <= count:
+        windows = windows_of(last, (size,), (step,), (1,))
     else:
-        windows = rows_of_windows(last, size, count)
-    windows = windows.stride((1,) * len(lead) + (step, 1))
+        nothing = last.shrink((*((0, n) for n in lead), (0, 0))).reshape((*lead, 1, 0))
+        rows = rows_of_windows(last, size, count) if size else nothing.expand((*lead, count, 0))
+        windows = rows.stride((1,) * len(lead) + (step, 1))
     order = [*range(axis), len(lead), *range(axis, len(lead)), len(lead) + 1]
     return moved(self, windows.permute(order))
 
