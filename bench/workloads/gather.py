@@ -72,6 +72,49 @@ def write_items(places: int, count: int) -> Workload:
                                      tinygrad=in_tinygrad, torch=in_torch, jax=in_jax))
 
 
+def write_rows(words: int, width: int, count: int) -> Workload:
+    """Rows written into a matrix by their numbers: each its number, so that it does not matter which of
+    several comes last."""
+
+    def in_tinygrad(library: Any, x: Any) -> Any:
+        at = (x.abs() * SPREAD).cast(library.dtypes.int32) % words
+        result = library.Tensor.zeros(words, width)
+        result[at] = at.float().reshape(count, 1).expand(count, width)
+        return result
+
+    def in_torch(torch: Any, x: Any) -> Any:
+        at = (x.abs() * SPREAD).int() % words
+        result = torch.zeros(words, width)
+        result[at] = at.float().reshape(count, 1).expand(count, width)
+        return result
+
+    def in_jax(jax: Any, x: Any) -> Any:
+        at = (abs(x) * SPREAD).astype("int32") % words
+        return jax.numpy.zeros((words, width)).at[at].set(
+            jax.numpy.broadcast_to(at.astype("float32").reshape(count, 1), (count, width)))
+
+    return without_public(operation(f"write {count} rows of {words}x{width}", 0.0, [(count,)], words * width,
+                                     tinygrad=in_tinygrad, torch=in_torch, jax=in_jax))
+
+
+def search(size: int, count: int) -> Workload:
+    """How many of the numbers 0, 1, 2, ... are below each value."""
+    return without_public(operation(
+        f"search {count} values in {size}", 0.0, [(count,)], count,
+        tinygrad=lambda library, x: library.Tensor.arange(size).searchsorted(x * size),
+        torch=lambda torch, x: torch.searchsorted(torch.arange(size), x * size),
+        jax=lambda jax, x: jax.numpy.searchsorted(jax.numpy.arange(size), x * size)))
+
+
+def sort_integers(rows: int, size: int) -> Workload:
+    """Rows of integers in rising order."""
+    return without_public(operation(
+        f"sort {rows}x{size} integers", 0.0, [(rows, size)], rows * size,
+        tinygrad=lambda library, x: (x * SPREAD).cast(library.dtypes.int32).sort(1)[0],
+        torch=lambda _, x: (x * SPREAD).int().sort(1)[0],
+        jax=lambda jax, x: jax.numpy.sort((x * SPREAD).astype("int32"), 1)))
+
+
 def sort(rows: int, size: int) -> Workload:
     """Rows in rising order."""
     return without_public(operation(
@@ -99,6 +142,7 @@ def median(rows: int, size: int) -> Workload:
 WORKLOADS = (
     look_up(50257, 768, 8192), add_rows(50257, 768, 8192), add_rows(10_000, 64, 100_000),
     add_items(1000, 1 << 20), add_items(1 << 20, 1 << 20),
-    write_items(1 << 20, 1 << 20), sort(1000, 1003), sort(1, 1 << 20), largest(1000, 1003, 5),
+    write_items(1 << 20, 1 << 20), write_rows(1000, 256, 300), search(1000, 100_000),
+    sort_integers(64, 1000), sort(1000, 1003), sort(1, 1 << 20), largest(1000, 1003, 5),
     largest(8, 50257, 50), median(64, 1001), median(1, (1 << 20) + 1),
 )
