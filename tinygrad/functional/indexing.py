@@ -271,7 +271,8 @@ def _rows_of(places: Sequence[UOp], shape: Shape, sizes: Shape) -> UOp:
     for place, size in zip(places, sizes, strict=True):
         row = row * size + place.cast(dtype)
         known = known & (place >= 0) & (place < size)
-    return known.where(row, -1).reshape((count,))
+    # stored, for who compares a row with the items' would compare each place, an axis at a time
+    return known.where(row, prod(sizes)).reshape((count,)).intermediate()
 
 
 @memoised

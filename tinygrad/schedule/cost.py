@@ -17,9 +17,10 @@ from tinygrad.codegen.lower import parameter, value_at
 from tinygrad.dtype import dtypes
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.symbolic import conjuncts
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.products import is_block_product
+from tinygrad.schedule.products import is_block_product, uncast
 
 STORE_COST = 64.0
 """Storing an item and reading it back, and then some: values that one kernel could keep for another share
@@ -98,6 +99,26 @@ def is_counter(node: UOp) -> bool:
     with it computes it, where memory could not be seen through, though somebody stores it too."""
     return 0 < _counter_size.of(node) <= COUNTER_SIZE and not reads_memory.of(node) \
         and not any(n.op in Family.ELEMENTARY for n in node.toposort())
+
+
+def is_segment_sum(node: UOp) -> bool:
+    """Whether a REDUCE adds up, or takes the largest of, what belongs to each of its items by a number in
+    memory: where(number == item, x, 0). One pass over x does it (`codegen/segment_sum.py`)."""
+    if node.op is not Ops.REDUCE or has_closed_form.of(node):
+        return False
+    value = uncast(node.src[0])
+    condition = value.src[0] if value.op is Ops.WHERE else value
+    return condition.dtype.is_bool and any(map(_names_items, conjuncts(condition.base)))
+
+
+def _names_items(condition: UOp) -> bool:
+    """Whether a condition holds where a number in memory is that of an item: `eq`, which is not `ne`."""
+    negated = condition.base
+    if negated.op is not Ops.CMPNE or negated.src[1].base.op is not Ops.CONST:
+        return False
+    differs = negated.src[0].base
+    return differs.op is Ops.CMPNE and any([is_counter(a) and reads_memory.of(b) for a, b in (
+        differs.src, differs.src[::-1])])
 
 
 @Synthesized

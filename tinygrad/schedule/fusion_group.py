@@ -137,6 +137,10 @@ class FusionGroup:
         loop_level = self.loop_level(access.ranges)
         if not self.nests(loop_level & self.root_ranges):
             return False
+        places = [i for i in access.index if i.op is not Ops.CONST]
+        if summary.is_segment_sum and prod(summary.source_shape) > SERIAL_WORK and \
+                (access.valid is not TRUE or places != ranges_among(self.index)):
+            return False  # one pass gives all its items in order; each by itself asks all that is summed
         if loop_level == self.root_ranges:
             return True
         is_row = not loop_level > self.root_ranges

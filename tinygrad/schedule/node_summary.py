@@ -22,7 +22,14 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import largest
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.schedule.cost import compared_sums, has_closed_form, has_statistics, reads_memory, runs_loop
+from tinygrad.schedule.cost import (
+    compared_sums,
+    has_closed_form,
+    has_statistics,
+    is_segment_sum,
+    reads_memory,
+    runs_loop,
+)
 from tinygrad.schedule.fused_attention import AttentionRole, fused_attentions
 from tinygrad.schedule.products import is_block_product, is_contraction, product_of, sums_outer_products
 from tinygrad.shape.shapetracker import ShapeTracker
@@ -156,6 +163,7 @@ class NodeSummary:
     sums_outer_products: bool = False
     is_contraction: bool = False
     is_block_product: bool = False
+    is_segment_sum: bool = False
     product: Product | None = None
 
     @property
@@ -233,7 +241,7 @@ class GraphSummary:
         if node.op is not Ops.REDUCE:
             return common
         return (*common, node.arg[1], node.src[0].shape, sums_outer_products(node), is_contraction(node),
-                is_block_product(node), self.product(product_of(node)))
+                is_block_product(node), is_segment_sum(node), self.product(product_of(node)))
 
     def may_store(self, node: UOp) -> bool:
         """False for what is never stored unless it must be."""
