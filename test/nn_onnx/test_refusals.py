@@ -272,3 +272,71 @@ def test_parts_of_a_shape_add_up_to_it() -> None:
         <int64[2] parts = {1, 1}> { s = Shape(x) y, z = Split(s, parts) }"""))
     with pytest.raises(OnnxError, match=r"Split of 'y', 'z': split: sizes .* do not add up to the 3 items"):
         run(x=np.ones((2, 3, 4), np.float32))
+
+
+@pytest.mark.parametrize("node, said", [
+    ("Conv<kernel_shape = [5, 5]>(i, w)", r"kernel_shape is \(5, 5\), and that of the weights of shape"),
+    ("ConvTranspose<kernel_shape = [3]>(i, w)", r"kernel_shape is \(3,\), and that of the weights of shape"),
+    ("ConvTranspose<group = 0>(i, w)", "group divides the 2 channels, got 0"),
+    ("Conv<strides = [0, 1]>(i, w)", "strides: sizes and steps of windows are >= 1"),
+    ("MaxPool<kernel_shape = [2, 0]>(i)", "kernel: sizes and steps of windows are >= 1"),
+    ("LpPool<kernel_shape = [2, 2], strides = [0, 1]>(i)", "strides: sizes and steps of windows are >= 1"),
+    ("Resize(i, , none)", r"scales are > 0 and finite, got \(1.0, 1.0, 0.0, 2.0\)"),
+    ("Resize(i, , , less)", r"sizes are >= 0, got \(1, 2, -3, 4\)"),
+    ("Resize<axes = [2, 7]>(i, , , two)", r"axes are 4 at most, each named once, got \(2, 7\)"),
+    ("Resize<axes = [2, -2]>(i, , , two)", r"axes are 4 at most, each named once, got \(2, -2\)"),
+    ("Resize(i, , , far)", "axis 3 of 4 items is resized to at most 67,108,864, asked for 1,073,741,824"),
+    ("DFT<axis = 2>(s)", "axis 2 is none of the 2 before the last of 3"),
+    ("DFT<axis = -4>(s)", "axis -4 is none of the 2 before the last of 3"),
+    ("DFT(s, zero)", "dft_length is >= 1, got 0"),
+    ("DFT(i)", r"the last axis has real parts, or real and imaginary ones: 1 or 2 items, got shape")])
+def test_numbers_that_an_operator_cannot_have(node: str, said: str) -> None:
+    run = OnnxRunner(parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 19]>
+        g (float[1,2,4,4] i, float[1,4,1] s) => (y)
+        <float[2,2,3,3] w = {{{", ".join("1" * 36)}}}, float[4] none = {{1, 1, 0, 2}},
+         int64[2] two = {{2, 2}}, int64[4] less = {{1, 2, -3, 4}}, int64 zero = {{0}},
+         int64[4] far = {{1, 2, 4, 1073741824}}>
+        {{ y = {node} }}"""))
+    with pytest.raises(OnnxError, match=f"^{node[:node.index('(')].split('<')[0]} of 'y': {said}"):
+        run(i=np.ones((1, 2, 4, 4), np.float32), s=np.ones((1, 4, 1), np.float32))
+
+
+@pytest.mark.parametrize("node", ["ConstantOfShape(s)", "Expand(x, s)", "HannWindow(n)"])
+def test_what_memory_does_not_hold_is_named(node: str) -> None:
+    """Also where numbers of a file say it, and beyond what an address says."""
+    for count in (1 << 44, 1 << 62):
+        constant = HEADER + f"g (float[k] x) => (y) <int64[1] s = {{{count}}}, int64 n = {{{count}}}> " \
+                            f"{{ y = {node} }}"
+        given = HEADER + f"g (float[k] x, int64[1] s, int64 n) => (y) {{ y = {node} }}"
+        for text, numbers in ((constant, {}), (given, {"s": np.array([count]), "n": np.array(count)})):
+            op = node[:node.index("(")]
+            with pytest.raises(OnnxError, match=f"^{op} of 'y': .* of shape \\({count},\\)"):
+                OnnxRunner(parser.parse_model(text))(x=X[:1], **numbers)
+
+
+def test_arrays_of_the_host_that_memory_does_not_hold_are_named() -> None:
+    run = OnnxRunner(parser.parse_model(HEADER + f"""g (float[1,4,1] x) => (y) <int64 n = {{{1 << 44}}}>
+        {{ y = DFT(x, n) }}"""))
+    with pytest.raises(OnnxError, match="^DFT of 'y': Unable to allocate"):
+        run(x=np.ones((1, 4, 1), np.float32))
+
+
+def nested(levels: int, calls: int, body: str = "Neg") -> Any:
+    """A model that calls a function which calls another so many times, as many levels deep."""
+    twice = " ".join(f"t{i + 1} = own.f@(t{i})" for i in range(calls))
+    functions = [f"""<opset_import: ["" : 17, "own" : 1], domain: "own"> f{level} (t0) => (t{calls})
+        {{ {twice.replace("@", str(level - 1))} }}""" for level in range(1, levels)]
+    return parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+        g (float[n] x) => (float[n] y) {{ y = own.f{levels - 1}(x) }}
+        <opset_import: ["" : 17], domain: "own"> f0 (u) => (w) {{ w = {body}(u) }} {" ".join(functions)}""")
+
+
+def test_functions_in_one_another_are_read_once_each() -> None:
+    assert OnnxRunner(nested(10, 2))(x=X)["y"].tolist() == X.tolist()
+    assert OnnxRunner(nested(64, 1))(x=X)["y"].tolist() == (-X).tolist()
+    with pytest.raises(OnnxError, match="the model has 6,442,450,943 nodes, those of functions"):
+        OnnxRunner(nested(32, 2))
+    with pytest.raises(OnnxError, match="functions call one another more than 64 deep, from 'f64' to 'f0'"):
+        OnnxRunner(nested(65, 1))
+    with pytest.raises(OnnxError, match="nodes that are wrong: Not of 'w': takes no float32 as X$"):
+        OnnxRunner(nested(19, 2, "Not"))

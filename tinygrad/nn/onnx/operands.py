@@ -6,7 +6,7 @@ the type of a result to attributes or to the graph of a branch, nothing is said 
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,23 +52,28 @@ CHOICES: dict[str, Mapping[str, tuple[str, ...]]] = {
 """What the standard has for attributes that are one of a few words, by attribute and operator."""
 
 
-def wrong_nodes(graph: Graph, around: Types) -> Iterator[str]:
+def wrong_nodes(graph: Graph, around: Types, known: dict[Any, list[str]]) -> list[str]:
     """The nodes of a graph and of those in it that cannot run, each with the reason; `around` has the types
-    of values that are not its own."""
+    of values that are not its own, `known` what was said of functions for inputs of some types."""
     types = {**around, **{name: array.dtype for name, array in graph.constants.items()},
              **{name: said.dtype for name, said in graph.inputs.items() if said.dtype is not None}}
+    wrong: dict[str, None] = {}
     for node in graph.nodes:
         given = [types.get(name) if name else None for name in node.inputs]
         reason = _what_is_missing(node) or _attribute_that_is_wrong(node) or \
             _what_is_of_a_wrong_type(node, given)
         if reason:
-            yield f"{node}: {reason}"
+            wrong[f"{node}: {reason}"] = None
         for inner in inner_graphs(node.attributes):
-            yield from wrong_nodes(inner, types)
+            wrong.update(dict.fromkeys(wrong_nodes(inner, types, known)))
         if isinstance(node.target, Graph):
-            yield from wrong_nodes(node.target, {name: kind for name, kind in zip(
-                node.target.inputs, given, strict=False) if kind is not None})
+            key = id(node.target), tuple(given)
+            if key not in known:
+                known[key] = wrong_nodes(node.target, {name: kind for name, kind in zip(
+                    node.target.inputs, given, strict=False) if kind is not None}, known)
+            wrong.update(dict.fromkeys(known[key]))
         types.update(_types_of_results(node, given))
+    return list(wrong)
 
 
 def _what_is_missing(node: Node) -> str:
