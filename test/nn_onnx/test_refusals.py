@@ -53,6 +53,26 @@ def test_nodes_that_cannot_run_are_named_when_the_file_is_read(nodes: str, said:
 
 
 @pytest.mark.parametrize("node, said", [
+    ('Normalizer<norm = "L3">', "takes 'MAX', 'L1' or 'L2' as 'norm', got 'L3'"),
+    ('SVMRegressor<coefficients = [1.0], kernel_type = "COSINE">',
+     "takes 'LINEAR', 'POLY', 'RBF' or 'SIGMOID' as 'kernel_type', got 'COSINE'")])
+def test_words_that_operators_of_machine_learning_do_not_have(node: str, said: str) -> None:
+    with pytest.raises(OnnxError, match=f"ai.onnx.ml.{node.partition('<')[0]} of 'y': {said}"):
+        OnnxRunner(parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+            g (float[n, m] x) => (float[n, k] y) {{ y = ai.onnx.ml.{node}(x) }}"""))
+
+
+@pytest.mark.parametrize("nodes, said", [
+    ("s = SequenceEmpty() y = ConcatFromSequence<axis = 0>(s)",
+     "ConcatFromSequence of 'y': takes a sequence of one item at least, got none"),
+    ("n = Constant<value_int = 0>() y = SplitToSequence(x, n)",
+     "SplitToSequence of 'y': split is >= 1 where it is one number, got 0")])
+def test_sequences_that_nothing_can_be_made_of(nodes: str, said: str) -> None:
+    with pytest.raises(OnnxError, match=said):
+        OnnxRunner(parser.parse_model(HEADER + f"g (float[n] x) => (y) {{ {nodes} }}"))(x=X)
+
+
+@pytest.mark.parametrize("node, said", [
     ("Pad(x, three)", "takes 2 sizes to pad 1 axes, got 3"),
     ("Slice(x, one, three)", "starts, ends, axes and steps are as many, got 1, 3"),
     ("Slice(x, one, one, three)", "starts, ends, axes and steps are as many, got 1, 1, 3"),

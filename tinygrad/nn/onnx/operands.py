@@ -27,6 +27,7 @@ Types: TypeAlias = Mapping[str, np.dtype[Any]]
 
 RECURRENT = ("forward", "reverse", "bidirectional")
 CHOICES: dict[str, Mapping[str, tuple[str, ...]]] = {
+    "aggregate_function": {"TreeEnsembleRegressor": ("AVERAGE", "SUM", "MIN", "MAX")},
     "approximate": {"Gelu": ("none", "tanh")},
     "auto_pad": dict.fromkeys(
         ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "AveragePool", "MaxPool", "LpPool"),
@@ -38,12 +39,14 @@ CHOICES: dict[str, Mapping[str, tuple[str, ...]]] = {
         "RoiAlign": ("half_pixel", "output_half_pixel")},
     "direction": {"BitShift": ("LEFT", "RIGHT"), **dict.fromkeys(("RNN", "GRU", "LSTM"), RECURRENT)},
     "keep_aspect_ratio_policy": {"Resize": ("stretch", "not_larger", "not_smaller")},
+    "kernel_type": dict.fromkeys(("SVMClassifier", "SVMRegressor"), ("LINEAR", "POLY", "RBF", "SIGMOID")),
     "mode": {"DepthToSpace": ("DCR", "CRD"),
              "GridSample": ("bilinear", "linear", "nearest", "bicubic", "cubic"),
              "Pad": ("constant", "reflect", "edge", "wrap"), "Resize": ("nearest", "linear", "cubic"),
              "RoiAlign": ("avg", "max"), "TensorScatter": ("linear", "circular"),
              "TfIdfVectorizer": ("TF", "IDF", "TFIDF"), "Upsample": ("nearest", "linear", "bilinear")},
     "nearest_mode": {"Resize": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")},
+    "norm": {"Normalizer": ("MAX", "L1", "L2")},
     "padding_mode": {"GridSample": ("zeros", "border", "reflection")},
     "reduction": {**dict.fromkeys(("ScatterElements", "ScatterND"), ("none", "add", "mul", "max", "min")),
                   **dict.fromkeys(("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"),
