@@ -63,6 +63,27 @@ def test_words_that_operators_of_machine_learning_do_not_have(node: str, said: s
 
 
 @pytest.mark.parametrize("nodes, said", [
+    ("c = Conv(i, two, w) y = BatchNormalization(c, two, two, two, two)", "Conv of 'c': "),
+    ("c = Conv(i, w, three) y = BatchNormalization(c, two, two, two, two)", "Conv of 'c': "),
+    ("c = ConvTranspose(i, two) y = BatchNormalization(c, two, two, two, two)", "ConvTranspose of 'c': "),
+    ("y = BatchNormalization(i, two, two, two, three)", "BatchNormalization of 'y': "),
+    ("y = Col2Im<dilations = [1]>(i, sizes, sizes)", "Col2Im of 'y': dilations are 2 numbers, got 1"),
+    ("y = Col2Im(i, sizes, one)", r"Col2Im of 'y': the numbers of block_shape are 2 numbers, got 1"),
+    ("y = Scan<num_scan_inputs = 3, body = b (float p) => (float q) { q = Neg(p) }>(i)",
+     "Scan of 'y': num_scan_inputs is one of 1 to 1, got 3"),
+    ("y = Scan<num_scan_inputs = 1, scan_input_axes = [0, 1], body = b (float p) => (float q) "
+     "{ q = Neg(p) }>(i)", "Scan of 'y': scan_input_axes are 1 numbers, got 2"),
+    ("y = Scan<num_scan_inputs = 1, scan_output_directions = [0, 1], body = b (float p) => (float q) "
+     "{ q = Neg(p) }>(i)", "Scan of 'y': scan_output_directions are 1 numbers, got 2")])
+def test_constants_and_attributes_that_do_not_fit_are_an_error_of_their_node(nodes: str, said: str) -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]> g (float[1,2,4,4] i) => (y)
+        <float[2,2,1,1] w = {1, 2, 3, 4}, float[3] three = {1, 2, 3}, float[2] two = {1, 2},
+         int64[2] sizes = {2, 2}, int64[1] one = {2}> { """ + nodes + " }")
+    with pytest.raises(OnnxError, match=f"^{said}"):
+        OnnxRunner(model)(i=np.ones((1, 2, 4, 4), np.float32))
+
+
+@pytest.mark.parametrize("nodes, said", [
     ("s = SequenceEmpty() y = ConcatFromSequence<axis = 0>(s)",
      "ConcatFromSequence of 'y': takes a sequence of one item at least, got none"),
     ("n = Constant<value_int = 0>() y = SplitToSequence(x, n)",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from tinygrad.dtype import dtypes
-from tinygrad.nn.onnx.registry import Ints, op
+from tinygrad.nn.onnx.registry import Ints, check_count, op
 from tinygrad.tensor import Tensor
 
 
@@ -120,6 +120,9 @@ def Col2Im(input: Tensor, image_shape: Ints, block_shape: Ints, *, dilations: An
     axes = len(image_shape)
     stride, dilation = strides or (1,) * axes, dilations or (1,) * axes
     pads = pads or (0,) * 2 * axes
+    for what, numbers, wanted in (("the numbers of block_shape", block_shape, axes), ("pads", pads, 2 * axes),
+                                  ("strides", stride, axes), ("dilations", dilation, axes)):
+        check_count(what, len(numbers), wanted)
     padded = [n + pads[i] + pads[i + axes] for i, n in enumerate(image_shape)]
     outs = [(n - d * (k - 1) - 1) // s + 1 for n, k, s,
             d in zip(padded, block_shape, stride, dilation, strict=True)]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
-from tinygrad.nn.onnx.registry import Ints, op
+from tinygrad.nn.onnx.registry import Ints, check_count, op
 from tinygrad.nn.onnx.values import Array
 from tinygrad.tensor import Tensor
 
@@ -129,13 +129,8 @@ def _scaled(size: int, scale: float) -> Any:
     return size if scale == 1 else math.floor(np.float32(size) * np.float32(scale))
 
 
-def _check_count(what: str, count: int, axes: int) -> None:
-    if count != axes:
-        raise ValueError(f"{what} are {axes} numbers, got {count}")
-
-
 def _check_scales(scales: Sequence[float], axes: int) -> None:
-    _check_count("scales", len(scales), axes)
+    check_count("scales", len(scales), axes)
     if not all(0 < s < math.inf for s in scales):
         raise ValueError(f"scales are > 0 and finite, got {tuple(scales)}")
 
@@ -188,7 +183,7 @@ def Resize_11(X: Tensor, roi: Array | None = None, scales: Array | None = None, 
         else roi.tolist()
     given = [X.shape[a] for a in along]
     if crop is not None:
-        _check_count("the numbers of roi", len(crop), 2 * len(given))
+        check_count("the numbers of roi", len(crop), 2 * len(given))
     if scales is not None and scales.size:
         factors = scales.astype(np.float64).tolist()
         _check_scales(factors, len(given))
@@ -198,7 +193,7 @@ def Resize_11(X: Tensor, roi: Array | None = None, scales: Array | None = None, 
         return _resized(X, along, outs, factors, how, crop)
     if sizes is None:
         raise ValueError("Resize takes scales or sizes")
-    _check_count("sizes", len(sizes), len(given))
+    check_count("sizes", len(sizes), len(given))
     if any(n < 0 for n in sizes):
         raise ValueError(f"sizes are >= 0, got {tuple(sizes)}")
     ratios = [1.0 if size is n else size / n for size, n in zip(sizes, given, strict=True)]
