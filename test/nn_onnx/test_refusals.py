@@ -83,6 +83,18 @@ def test_constants_and_attributes_that_do_not_fit_are_an_error_of_their_node(nod
         OnnxRunner(model)(i=np.ones((1, 2, 4, 4), np.float32))
 
 
+@pytest.mark.parametrize("node, said", [
+    ('RNN<hidden_size = 2, direction = "bidirectional">(s, w, w)',
+     "RNN of 'y': direction 'bidirectional' takes W of 2, got 1"),
+    ("RNN<hidden_size = 2>(s, w, w, b)", "RNN of 'y': direction 'forward' takes B of 1, got 2"),
+    (f"Split<axis = 0, num_outputs = {1 << 62}>(s)", "Split of 'y': MemoryError")])
+def test_weights_of_other_directions_and_errors_without_a_text(node: str, said: str) -> None:
+    run = OnnxRunner(parser.parse_model(HEADER.replace("17", "18") + f"""g (float[3,1,2] s) => (y)
+        <float[1,2,2] w = {{1, 2, 3, 4}}, float[2,8] b = {{{", ".join("1" * 16)}}}> {{ y = {node} }}"""))
+    with pytest.raises(OnnxError, match=f"^{said}"):
+        run(s=np.ones((3, 1, 2), np.float32))
+
+
 @pytest.mark.parametrize("nodes, said", [
     ("s = SequenceEmpty() y = ConcatFromSequence<axis = 0>(s)",
      "ConcatFromSequence of 'y': takes a sequence of one item at least, got none"),

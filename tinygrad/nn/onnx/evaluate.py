@@ -194,7 +194,7 @@ class Evaluator:
             raise OnnxError(f"{node}: {error}") from error.__cause__  # a node of a function's, which it calls
         except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError, AssertionError,
                 AttributeError, MemoryError) as error:
-            raise OnnxError(f"{node}: {error}") from error
+            raise OnnxError(f"{node}: {str(error) or type(error).__name__}") from error
 
     def function(self, body: Graph, inputs: list[Value], attributes: dict[str, Any]) -> list[Value]:
         """The results of a function's body, its references to attributes replaced."""
