@@ -71,7 +71,10 @@ def given_inputs(run: OnnxRunner, options: argparse.Namespace) -> dict[str, Any]
     rng = np.random.default_rng(0)
     for name, said in run.inputs.items():
         if name not in given:
-            given[name] = random_input(said, sizes, rng, shapes.get(name))
+            try:
+                given[name] = random_input(said, sizes, rng, shapes.get(name))
+            except (MemoryError, ValueError) as error:
+                raise OnnxError(f"input {name!r}, {said}, cannot be made: {error}") from error
     return given
 
 
@@ -110,13 +113,18 @@ def read_array(path: str) -> Array:
     return array
 
 
+def _is_count(text: str) -> bool:
+    """Whether a text is a whole number that a size may be."""
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
 def sizes_of(run: OnnxRunner, given: Sequence[str]) -> dict[str, int]:
     """The sizes that `AXIS=N` say. Raises OnnxError for axes that the model does not name."""
     named = {n for said in run.inputs.values() for n in said.shape or () if isinstance(n, str)}
     sizes = {}
     for text in given:
         name, _, number = text.rpartition("=")
-        if not number.isdigit() or name not in named:
+        if not _is_count(number) or name not in named:
             raise OnnxError(f"--size takes AXIS=N, a number for an axis that has a name, got {text}; names "
                             f"are {', '.join(sorted(named)) or 'none'}")
         sizes[name] = int(number)
@@ -130,7 +138,7 @@ def shapes_of(run: OnnxRunner, given: Sequence[str]) -> dict[str, tuple[int, ...
     for text in given:
         name, _, numbers = text.rpartition("=")
         parts = numbers.split(",")
-        if name not in run.inputs or not all(part.isdigit() for part in parts):
+        if name not in run.inputs or not all(map(_is_count, parts)):
             raise OnnxError("--shape takes NAME=N,N,..., the sizes of an input's axes, got "
                             f"{text}; inputs are {', '.join(run.inputs) or 'none'}")
         shapes[name] = tuple(map(int, parts))
@@ -142,8 +150,7 @@ def shapes_of(run: OnnxRunner, given: Sequence[str]) -> dict[str, tuple[int, ...
 
 def measured(run: OnnxRunner, inputs: Mapping[str, Any], runs: int) -> Iterator[tuple[str, str]]:
     """What a run takes, each as soon as it is known: (what that is called, how much)."""
-    held = {k: v if isinstance(v, np.ndarray) and v.dtype.kind == "O" else run.as_value(v, run.inputs.get(k))
-            for k, v in inputs.items()}
+    held = {k: _held(run, k, v) for k, v in inputs.items()}
     start = time.perf_counter()
     run(held)
     Device[run.device].synchronize()
@@ -162,6 +169,16 @@ def measured(run: OnnxRunner, inputs: Mapping[str, Any], runs: int) -> Iterator[
         seconds.append(time.perf_counter() - start)
     yield "time per run", f"{statistics.median(seconds) * 1e3:.3f} ms (median of {runs})"
     yield "memory", f"{_bytes(GlobalCounters.mem_used)} (at most {_bytes(GlobalCounters.mem_peak)})"
+
+
+def _held(run: OnnxRunner, name: str, value: Any) -> Any:
+    """An input where the model runs; texts as they are. Raises OnnxError for what no model is given."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "O":
+        return value
+    try:
+        return run.as_value(value, run.inputs.get(name))
+    except TypeError as error:
+        raise OnnxError(f"input {name!r} takes {run.inputs.get(name)}: {error}") from error
 
 
 def _bytes(count: int) -> str:
@@ -230,7 +247,7 @@ Returns 0; 1 where --check finds a result farther off than {TOLERANCE:g} of the 
 
 def _count(least: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not text.isdigit() or int(text) < least:
+        if not _is_count(text) or int(text) < least:
             raise argparse.ArgumentTypeError(f"a number from {least} on, got {text}")
         return int(text)
     return number

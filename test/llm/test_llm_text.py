@@ -118,6 +118,15 @@ def test_any_text_comes_back_token_by_token(metadata, alphabet, data):
     assert begins[at] + "".join(map(stream.push, tokens[at:])) + stream.rest() == whole
 
 
+def test_the_unknown_token_is_known_by_its_name():
+    """As in llama.cpp and transformers; it is no text."""
+    tokenizer = _from_gguf(pieces_of())
+    tokens = tokenizer.encode("the<unk>a", begin=False)
+    assert tokens.count(0) == 1 and [tokenizer.name(token) for token in tokens if token] == [" the", " ", "a"]
+    assert tokenizer.is_special(0) and tokenizer.decode(tokens, special=True) == "the<unk> a"
+    assert tokenizer.decode([0, 260]) == "a" and tokenizer.texts(3) == [b"", b"", b""]
+
+
 def test_what_follows_a_text_keeps_the_space_it_begins_with():
     tokenizer = _from_gguf(pieces_of())
     the = tokenizer.encode("the", begin=False)

@@ -53,6 +53,59 @@ def test_nodes_that_cannot_run_are_named_when_the_file_is_read(nodes: str, said:
 
 
 @pytest.mark.parametrize("node, said", [
+    ('Normalizer<norm = "L3">', "takes 'MAX', 'L1' or 'L2' as 'norm', got 'L3'"),
+    ('SVMRegressor<coefficients = [1.0], kernel_type = "COSINE">',
+     "takes 'LINEAR', 'POLY', 'RBF' or 'SIGMOID' as 'kernel_type', got 'COSINE'")])
+def test_words_that_operators_of_machine_learning_do_not_have(node: str, said: str) -> None:
+    with pytest.raises(OnnxError, match=f"ai.onnx.ml.{node.partition('<')[0]} of 'y': {said}"):
+        OnnxRunner(parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+            g (float[n, m] x) => (float[n, k] y) {{ y = ai.onnx.ml.{node}(x) }}"""))
+
+
+@pytest.mark.parametrize("nodes, said", [
+    ("c = Conv(i, two, w) y = BatchNormalization(c, two, two, two, two)", "Conv of 'c': "),
+    ("c = Conv(i, w, three) y = BatchNormalization(c, two, two, two, two)", "Conv of 'c': "),
+    ("c = ConvTranspose(i, two) y = BatchNormalization(c, two, two, two, two)", "ConvTranspose of 'c': "),
+    ("y = BatchNormalization(i, two, two, two, three)", "BatchNormalization of 'y': "),
+    ("y = Col2Im<dilations = [1]>(i, sizes, sizes)", "Col2Im of 'y': dilations are 2 numbers, got 1"),
+    ("y = Col2Im(i, sizes, one)", r"Col2Im of 'y': the numbers of block_shape are 2 numbers, got 1"),
+    ("y = Scan<num_scan_inputs = 3, body = b (float p) => (float q) { q = Neg(p) }>(i)",
+     "Scan of 'y': num_scan_inputs is one of 1 to 1, got 3"),
+    ("y = Scan<num_scan_inputs = 1, scan_input_axes = [0, 1], body = b (float p) => (float q) "
+     "{ q = Neg(p) }>(i)", "Scan of 'y': scan_input_axes are 1 numbers, got 2"),
+    ("y = Scan<num_scan_inputs = 1, scan_output_directions = [0, 1], body = b (float p) => (float q) "
+     "{ q = Neg(p) }>(i)", "Scan of 'y': scan_output_directions are 1 numbers, got 2")])
+def test_constants_and_attributes_that_do_not_fit_are_an_error_of_their_node(nodes: str, said: str) -> None:
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]> g (float[1,2,4,4] i) => (y)
+        <float[2,2,1,1] w = {1, 2, 3, 4}, float[3] three = {1, 2, 3}, float[2] two = {1, 2},
+         int64[2] sizes = {2, 2}, int64[1] one = {2}> { """ + nodes + " }")
+    with pytest.raises(OnnxError, match=f"^{said}"):
+        OnnxRunner(model)(i=np.ones((1, 2, 4, 4), np.float32))
+
+
+@pytest.mark.parametrize("node, said", [
+    ('RNN<hidden_size = 2, direction = "bidirectional">(s, w, w)',
+     "RNN of 'y': direction 'bidirectional' takes W of 2, got 1"),
+    ("RNN<hidden_size = 2>(s, w, w, b)", "RNN of 'y': direction 'forward' takes B of 1, got 2"),
+    (f"Split<axis = 0, num_outputs = {1 << 62}>(s)", "Split of 'y': MemoryError")])
+def test_weights_of_other_directions_and_errors_without_a_text(node: str, said: str) -> None:
+    run = OnnxRunner(parser.parse_model(HEADER.replace("17", "18") + f"""g (float[3,1,2] s) => (y)
+        <float[1,2,2] w = {{1, 2, 3, 4}}, float[2,8] b = {{{", ".join("1" * 16)}}}> {{ y = {node} }}"""))
+    with pytest.raises(OnnxError, match=f"^{said}"):
+        run(s=np.ones((3, 1, 2), np.float32))
+
+
+@pytest.mark.parametrize("nodes, said", [
+    ("s = SequenceEmpty() y = ConcatFromSequence<axis = 0>(s)",
+     "ConcatFromSequence of 'y': takes a sequence of one item at least, got none"),
+    ("n = Constant<value_int = 0>() y = SplitToSequence(x, n)",
+     "SplitToSequence of 'y': split is >= 1 where it is one number, got 0")])
+def test_sequences_that_nothing_can_be_made_of(nodes: str, said: str) -> None:
+    with pytest.raises(OnnxError, match=said):
+        OnnxRunner(parser.parse_model(HEADER + f"g (float[n] x) => (y) {{ {nodes} }}"))(x=X)
+
+
+@pytest.mark.parametrize("node, said", [
     ("Pad(x, three)", "takes 2 sizes to pad 1 axes, got 3"),
     ("Slice(x, one, three)", "starts, ends, axes and steps are as many, got 1, 3"),
     ("Slice(x, one, one, three)", "starts, ends, axes and steps are as many, got 1, 1, 3"),
@@ -272,3 +325,71 @@ def test_parts_of_a_shape_add_up_to_it() -> None:
         <int64[2] parts = {1, 1}> { s = Shape(x) y, z = Split(s, parts) }"""))
     with pytest.raises(OnnxError, match=r"Split of 'y', 'z': split: sizes .* do not add up to the 3 items"):
         run(x=np.ones((2, 3, 4), np.float32))
+
+
+@pytest.mark.parametrize("node, said", [
+    ("Conv<kernel_shape = [5, 5]>(i, w)", r"kernel_shape is \(5, 5\), and that of the weights of shape"),
+    ("ConvTranspose<kernel_shape = [3]>(i, w)", r"kernel_shape is \(3,\), and that of the weights of shape"),
+    ("ConvTranspose<group = 0>(i, w)", "group divides the 2 channels, got 0"),
+    ("Conv<strides = [0, 1]>(i, w)", "strides: sizes and steps of windows are >= 1"),
+    ("MaxPool<kernel_shape = [2, 0]>(i)", "kernel: sizes and steps of windows are >= 1"),
+    ("LpPool<kernel_shape = [2, 2], strides = [0, 1]>(i)", "strides: sizes and steps of windows are >= 1"),
+    ("Resize(i, , none)", r"scales are > 0 and finite, got \(1.0, 1.0, 0.0, 2.0\)"),
+    ("Resize(i, , , less)", r"sizes are >= 0, got \(1, 2, -3, 4\)"),
+    ("Resize<axes = [2, 7]>(i, , , two)", r"axes are 4 at most, each named once, got \(2, 7\)"),
+    ("Resize<axes = [2, -2]>(i, , , two)", r"axes are 4 at most, each named once, got \(2, -2\)"),
+    ("Resize(i, , , far)", "axis 3 of 4 items is resized to at most 67,108,864, asked for 1,073,741,824"),
+    ("DFT<axis = 2>(s)", "axis 2 is none of the 2 before the last of 3"),
+    ("DFT<axis = -4>(s)", "axis -4 is none of the 2 before the last of 3"),
+    ("DFT(s, zero)", "dft_length is >= 1, got 0"),
+    ("DFT(i)", r"the last axis has real parts, or real and imaginary ones: 1 or 2 items, got shape")])
+def test_numbers_that_an_operator_cannot_have(node: str, said: str) -> None:
+    run = OnnxRunner(parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 19]>
+        g (float[1,2,4,4] i, float[1,4,1] s) => (y)
+        <float[2,2,3,3] w = {{{", ".join("1" * 36)}}}, float[4] none = {{1, 1, 0, 2}},
+         int64[2] two = {{2, 2}}, int64[4] less = {{1, 2, -3, 4}}, int64 zero = {{0}},
+         int64[4] far = {{1, 2, 4, 1073741824}}>
+        {{ y = {node} }}"""))
+    with pytest.raises(OnnxError, match=f"^{node[:node.index('(')].split('<')[0]} of 'y': {said}"):
+        run(i=np.ones((1, 2, 4, 4), np.float32), s=np.ones((1, 4, 1), np.float32))
+
+
+@pytest.mark.parametrize("node", ["ConstantOfShape(s)", "Expand(x, s)", "HannWindow(n)"])
+def test_what_memory_does_not_hold_is_named(node: str) -> None:
+    """Also where numbers of a file say it, and beyond what an address says."""
+    for count in (1 << 44, 1 << 62):
+        constant = HEADER + f"g (float[k] x) => (y) <int64[1] s = {{{count}}}, int64 n = {{{count}}}> " \
+                            f"{{ y = {node} }}"
+        given = HEADER + f"g (float[k] x, int64[1] s, int64 n) => (y) {{ y = {node} }}"
+        for text, numbers in ((constant, {}), (given, {"s": np.array([count]), "n": np.array(count)})):
+            op = node[:node.index("(")]
+            with pytest.raises(OnnxError, match=f"^{op} of 'y': .* of shape \\({count},\\)"):
+                OnnxRunner(parser.parse_model(text))(x=X[:1], **numbers)
+
+
+def test_arrays_of_the_host_that_memory_does_not_hold_are_named() -> None:
+    run = OnnxRunner(parser.parse_model(HEADER + f"""g (float[1,4,1] x) => (y) <int64 n = {{{1 << 44}}}>
+        {{ y = DFT(x, n) }}"""))
+    with pytest.raises(OnnxError, match="^DFT of 'y': Unable to allocate"):
+        run(x=np.ones((1, 4, 1), np.float32))
+
+
+def nested(levels: int, calls: int, body: str = "Neg") -> Any:
+    """A model that calls a function which calls another so many times, as many levels deep."""
+    twice = " ".join(f"t{i + 1} = own.f@(t{i})" for i in range(calls))
+    functions = [f"""<opset_import: ["" : 17, "own" : 1], domain: "own"> f{level} (t0) => (t{calls})
+        {{ {twice.replace("@", str(level - 1))} }}""" for level in range(1, levels)]
+    return parser.parse_model(f"""<ir_version: 9, opset_import: ["" : 17, "own" : 1]>
+        g (float[n] x) => (float[n] y) {{ y = own.f{levels - 1}(x) }}
+        <opset_import: ["" : 17], domain: "own"> f0 (u) => (w) {{ w = {body}(u) }} {" ".join(functions)}""")
+
+
+def test_functions_in_one_another_are_read_once_each() -> None:
+    assert OnnxRunner(nested(10, 2))(x=X)["y"].tolist() == X.tolist()
+    assert OnnxRunner(nested(64, 1))(x=X)["y"].tolist() == (-X).tolist()
+    with pytest.raises(OnnxError, match="the model has 6,442,450,943 nodes, those of functions"):
+        OnnxRunner(nested(32, 2))
+    with pytest.raises(OnnxError, match="functions call one another more than 64 deep, from 'f64' to 'f0'"):
+        OnnxRunner(nested(65, 1))
+    with pytest.raises(OnnxError, match="nodes that are wrong: Not of 'w': takes no float32 as X$"):
+        OnnxRunner(nested(19, 2, "Not"))

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("onnx", reason='the tests of ONNX take the onnx package: pip install -e ".[onnx]"')
 
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 from onnx_small_models import INT64, WEIGHT, X, Y, info, linear, model_of
 
 import tinygrad
@@ -280,6 +280,10 @@ def test_the_command_says_what_a_model_is_and_checks_it(tmp_path: Path, capsys: 
     model, array = str(tmp_path / "model.onnx"), str(tmp_path / "x.npy")
     for options, said in ((["--size", "rows=3"], "has a name, got rows=3; names are batch"),
                           (["--size", "batch=many"], "got batch=many"),
+                          (["--size", "batch=²"], "got batch=²"),
+                          (["--size", f"batch={10 ** 17}"], "input 'x', float32 (batch, 3), cannot be"),
+                          (["--shape", "x=²,3"], "got x=²,3"),
+                          (["--shape", f"x={10 ** 17},3"], "cannot be made: Unable to allocate"),
                           (["--size", "batch=3", "--input", array], "4 long in input 'x', 3 elsewhere"),
                           (["--shape", "z=3"], "got z=3; inputs are x"),
                           (["--shape", "x=3"], "input 'x' is float32 (batch, 3), got 3"),
@@ -293,9 +297,15 @@ def test_the_command_says_what_a_model_is_and_checks_it(tmp_path: Path, capsys: 
         assert main([model, *options]) == 2
         assert said in capsys.readouterr().err
     for option in ("--runs", "--beam"):
-        with pytest.raises(SystemExit):
-            main([model, option, "-1"])
-        assert f"argument {option}" in capsys.readouterr().err
+        for wrong in ("-1", "²"):
+            with pytest.raises(SystemExit):
+                main([model, option, wrong])
+            assert f"argument {option}: a number from" in capsys.readouterr().err
+    (tmp_path / "model.onnx").write_bytes(parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 18]> g (complex64[n] x) => (complex64[n] y) { y = Identity(x) }'
+    ).SerializeToString())
+    assert main([model]) == 2
+    assert "input 'x' takes complex64 (n,): these are no numbers and no str" in capsys.readouterr().err
     (tmp_path / "model.onnx").write_bytes(b"no model")
     assert main([str(tmp_path / "model.onnx")]) == 2
     assert "is not an ONNX model" in capsys.readouterr().err

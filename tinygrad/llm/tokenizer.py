@@ -237,15 +237,16 @@ def _from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     if not isinstance(kind, str) or kind not in makers:
         raise ValueError(f"tokenizers of model {kind!r} are not known; known are {', '.join(makers)}")
     inner = makers[kind](metadata, tokens)
-    named = [token for token, type in zip(tokens, types) if type in (CONTROL, USER_DEFINED)]
+    special = [token for token, type in zip(tokens, types) if type in (CONTROL, UNKNOWN)]
+    own = [token for token, type in zip(tokens, types) if type == USER_DEFINED]
     inner.add_special_tokens([tokenizers.AddedToken(token, normalized=False, special=True)
-                              for token, type in zip(tokens, types) if type == CONTROL])
+                              for token in special])
     inner.add_tokens([tokenizers.AddedToken(token, normalized=False, special=False)
-                      for token, type in zip(tokens, types) if type == USER_DEFINED])
+                      for token in own])
     ids = {name: _id(metadata, f"tokenizer.ggml.{name}_token_id", len(tokens))
            for name in ("bos", "eos", "eot", "eom")}
     ends = {place for name, place in ids.items() if name != "bos" and place is not None}
-    ends |= {tokens.index(token) for token in TURN_ENDS if token in named}
+    ends |= {tokens.index(token) for token in TURN_ENDS if token in (*special, *own)}
     template = metadata.get("tokenizer.chat_template")
     adds = metadata.get("tokenizer.ggml.add_bos_token", kind == "llama" or _has_whole_words(metadata))
     variables = {f"{name}_token": tokens[place] for name, place in ids.items() if place is not None}

@@ -110,7 +110,7 @@ class _Folding:
         given = [self.constant(name) for name in node.inputs[1:5]]
         if node.version < 7 or node.attributes.get("training_mode") or not node.attributes.get("spatial", 1):
             return None
-        if any(n is None or n.ndim != 1 for n in given):
+        if any(n is None or n.ndim != 1 for n in given) or len({n.size for n in given if n is not None}) > 1:
             return None
         scale, shift, mean, variance = (n.astype(np.float64) for n in given if n is not None)
         scale = scale / np.sqrt(variance + node.attributes.get("epsilon", 1e-5))
@@ -176,8 +176,9 @@ class _Folding:
         if weight is None or (bias is None) != (not named) or (axis and node.attributes.get("group", 1) != 1):
             return False
         shape = [1] * weight.ndim
-        shape[axis] = weight.shape[axis]
-        if not found.fits(shape[axis]):
+        shape[axis:axis + 1] = weight.shape[axis:axis + 1]
+        fits = weight.ndim > 2 and found.fits(shape[axis])
+        if not fits or (bias is not None and bias.shape != (shape[axis],)):
             return False
         scale = np.broadcast_to(found.scale, shape[axis])
         moved = (np.zeros(1) if bias is None else bias.astype(np.float64)) * scale + found.shift

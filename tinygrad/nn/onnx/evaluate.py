@@ -62,6 +62,8 @@ class Evaluator:
     """what nodes in branches and loops gave that depend on such values only, by node and values"""
     reached: dict[tuple[int, bool], Array] = field(default_factory=dict)
     """the lowest and highest of fixed indices, by their identity and whether they are of several axes"""
+    largest: tuple[int, str] = (0, "")
+    """the bytes of the largest result that was not computed yet, and which it is"""
     inside: str = ""
     """the node that runs, and those whose graphs it is in, where a recording asks for them"""
 
@@ -157,7 +159,7 @@ class Evaluator:
         key = (id(node), *(id(values[name]) for name in node.inputs if name))
         if key not in self.folded:
             made = self.results(node, values)
-            compute(list(made.values()))
+            self.compute(made.values())
             self.keep(made.values())
             self.folded[key] = (node, made)
         return self.folded[key][1]
@@ -191,8 +193,8 @@ class Evaluator:
                 raise
             raise OnnxError(f"{node}: {error}") from error.__cause__  # a node of a function's, which it calls
         except (TypeError, ValueError, ArithmeticError, LookupError, RuntimeError, AssertionError,
-                AttributeError) as error:
-            raise OnnxError(f"{node}: {error}") from error
+                AttributeError, MemoryError) as error:
+            raise OnnxError(f"{node}: {str(error) or type(error).__name__}") from error
 
     def function(self, body: Graph, inputs: list[Value], attributes: dict[str, Any]) -> list[Value]:
         """The results of a function's body, its references to attributes replaced."""
@@ -207,6 +209,17 @@ class Evaluator:
         from tinygrad.nn.onnx.functions import standard_body
 
         return standard_body(node, inputs)
+
+    def compute(self, values: Iterable[Value]) -> None:
+        """Compute the tensors in values, in one schedule. Raises OnnxError where memory does not suffice,
+        with the node whose result is the largest."""
+        tensors = list(_tensors_in(values))
+        try:
+            if tensors:
+                Tensor.realize(*tensors)
+        except MemoryError as error:
+            raise OnnxError(f"{self.largest[1]} takes {self.largest[0]:,} bytes: {error}") from error
+        self.largest = 0, ""
 
     # --- operators ------------------------------------------------------------------------------------------
 
@@ -234,7 +247,20 @@ class Evaluator:
                 attributes = {**attributes, "n_outputs": len(node.outputs)}
             found = operator.function(*arguments, **attributes)
             results = list(found) if isinstance(found, tuple) else [found]
-        return with_types(results, inputs, result_types(node.domain, node.op, node.version))
+        results = with_types(results, inputs, result_types(node.domain, node.op, node.version))
+        self._note_largest(node, results)
+        return results
+
+    def _note_largest(self, node: Node, results: list[Value]) -> None:
+        """Take note of a node whose results are the largest so far. Raises ValueError for one that no memory
+        holds."""
+        for value in results:
+            if isinstance(value, Tensor) and not value.uop.has_sizes:
+                size = value.numel() * value.dtype.itemsize
+                if size >= 1 << 48:
+                    raise ValueError(f"gives a result of shape {value.shape}, which no memory holds")
+                if size > self.largest[0]:
+                    self.largest = size, f"{node}: a result of shape {value.shape}"
 
     def _check_places(self, node: Node, data: Value, indices: Value) -> None:
         """Raise IndexError where fixed indices are beyond `data`."""
@@ -315,14 +341,7 @@ class Body:
         return np.zeros((0, *(n for n in said.shape or () if isinstance(n, int))), said.dtype)
 
 
-def compute(values: list[Value]) -> None:
-    """Compute the tensors in values, in one schedule."""
-    tensors = list(_tensors_in(values))
-    if tensors:
-        Tensor.realize(*tensors)
-
-
-def _tensors_in(values: list[Value]) -> Iterator[Tensor]:
+def _tensors_in(values: Iterable[Value]) -> Iterator[Tensor]:
     """The tensors in values, also in sequences."""
     for value in values:
         if isinstance(value, Tensor):

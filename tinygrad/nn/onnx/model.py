@@ -20,6 +20,10 @@ from tinygrad.nn.onnx.registry import CONTRIBUTED, Operator, find
 from tinygrad.nn.onnx.values import Array
 from tinygrad.tensor import Tensor
 
+MOST_NODES, MOST_NESTED = 1 << 20, 64
+"""How many nodes may run, and how many functions be inside one another: a few lines of functions that each
+call the last one twice say more than could ever be run."""
+
 Source: TypeAlias = str | os.PathLike[str] | bytes | bytearray | memoryview | Tensor
 
 
@@ -174,8 +178,12 @@ class _Reader:
                 raise OnnxError(f"{self.label} uses version {version} of the standard's operators; the "
                                 f"installed onnx package knows 1 to {newest}")
         graph = self.graph(self.proto.graph, frozenset(), self.opsets)
+        count = count_nodes(graph, {})
+        if count > MOST_NODES:
+            raise OnnxError(f"{self.label} has {count:,} nodes, those of functions counted at each call; at "
+                            f"most {MOST_NODES:,} can be run")
         listed = [f"{name}: {', '.join(nodes)}" for name, nodes in self.unsupported.items()]
-        wrong = list(dict.fromkeys(wrong_nodes(graph, {})))
+        wrong = wrong_nodes(graph, {}, {})
         if listed or wrong:
             said = [f"{what}: {'; '.join(nodes)}" for what, nodes in (
                 ("operators that are not supported", listed), ("nodes that are wrong", wrong)) if nodes]
@@ -287,6 +295,9 @@ class _Reader:
     def function(self, key: tuple[str, str, str]) -> Graph:
         if key in self.open:
             raise OnnxError(f"{self.label}: function {key[1]!r} calls itself")
+        if len(self.open) == MOST_NESTED:
+            raise OnnxError(f"{self.label}: functions call one another more than {MOST_NESTED} deep, from "
+                            f"{self.open[0][1]!r} to {key[1]!r}")
         if key not in self.bodies:
             self.open.append(key)
             self.bodies[key] = self.function_body(self.functions[key])
@@ -461,10 +472,22 @@ def inner_graphs(attributes: dict[str, Any]) -> Iterator[Graph]:
             yield from (v for v in value if isinstance(v, Graph))
 
 
+def graphs_of(node: Node) -> list[Graph]:
+    """The graphs among the attributes of a node, and the function that it calls."""
+    return [*inner_graphs(node.attributes), *([node.target] if isinstance(node.target, Graph) else [])]
+
+
 def all_nodes(graph: Graph) -> Iterable[Node]:
     """The nodes of a graph and of those in it; of functions, at each call."""
     for node in graph.nodes:
         yield node
-        inner = [*inner_graphs(node.attributes), *([node.target] if isinstance(node.target, Graph) else [])]
-        for g in inner:
+        for g in graphs_of(node):
             yield from all_nodes(g)
+
+
+def count_nodes(graph: Graph, counted: dict[int, int]) -> int:
+    """How many `all_nodes` are; `counted` has the numbers of graphs by identity: each is walked once."""
+    if id(graph) not in counted:
+        counted[id(graph)] = len(graph.nodes) + sum(count_nodes(g, counted) for node in graph.nodes
+                                                    for g in graphs_of(node))
+    return counted[id(graph)]

@@ -6,7 +6,7 @@ the type of a result to attributes or to the graph of a branch, nothing is said 
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +27,7 @@ Types: TypeAlias = Mapping[str, np.dtype[Any]]
 
 RECURRENT = ("forward", "reverse", "bidirectional")
 CHOICES: dict[str, Mapping[str, tuple[str, ...]]] = {
+    "aggregate_function": {"TreeEnsembleRegressor": ("AVERAGE", "SUM", "MIN", "MAX")},
     "approximate": {"Gelu": ("none", "tanh")},
     "auto_pad": dict.fromkeys(
         ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "AveragePool", "MaxPool", "LpPool"),
@@ -38,12 +39,14 @@ CHOICES: dict[str, Mapping[str, tuple[str, ...]]] = {
         "RoiAlign": ("half_pixel", "output_half_pixel")},
     "direction": {"BitShift": ("LEFT", "RIGHT"), **dict.fromkeys(("RNN", "GRU", "LSTM"), RECURRENT)},
     "keep_aspect_ratio_policy": {"Resize": ("stretch", "not_larger", "not_smaller")},
+    "kernel_type": dict.fromkeys(("SVMClassifier", "SVMRegressor"), ("LINEAR", "POLY", "RBF", "SIGMOID")),
     "mode": {"DepthToSpace": ("DCR", "CRD"),
              "GridSample": ("bilinear", "linear", "nearest", "bicubic", "cubic"),
              "Pad": ("constant", "reflect", "edge", "wrap"), "Resize": ("nearest", "linear", "cubic"),
              "RoiAlign": ("avg", "max"), "TensorScatter": ("linear", "circular"),
              "TfIdfVectorizer": ("TF", "IDF", "TFIDF"), "Upsample": ("nearest", "linear", "bilinear")},
     "nearest_mode": {"Resize": ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")},
+    "norm": {"Normalizer": ("MAX", "L1", "L2")},
     "padding_mode": {"GridSample": ("zeros", "border", "reflection")},
     "reduction": {**dict.fromkeys(("ScatterElements", "ScatterND"), ("none", "add", "mul", "max", "min")),
                   **dict.fromkeys(("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"),
@@ -52,23 +55,28 @@ CHOICES: dict[str, Mapping[str, tuple[str, ...]]] = {
 """What the standard has for attributes that are one of a few words, by attribute and operator."""
 
 
-def wrong_nodes(graph: Graph, around: Types) -> Iterator[str]:
+def wrong_nodes(graph: Graph, around: Types, known: dict[Any, list[str]]) -> list[str]:
     """The nodes of a graph and of those in it that cannot run, each with the reason; `around` has the types
-    of values that are not its own."""
+    of values that are not its own, `known` what was said of functions for inputs of some types."""
     types = {**around, **{name: array.dtype for name, array in graph.constants.items()},
              **{name: said.dtype for name, said in graph.inputs.items() if said.dtype is not None}}
+    wrong: dict[str, None] = {}
     for node in graph.nodes:
         given = [types.get(name) if name else None for name in node.inputs]
         reason = _what_is_missing(node) or _attribute_that_is_wrong(node) or \
             _what_is_of_a_wrong_type(node, given)
         if reason:
-            yield f"{node}: {reason}"
+            wrong[f"{node}: {reason}"] = None
         for inner in inner_graphs(node.attributes):
-            yield from wrong_nodes(inner, types)
+            wrong.update(dict.fromkeys(wrong_nodes(inner, types, known)))
         if isinstance(node.target, Graph):
-            yield from wrong_nodes(node.target, {name: kind for name, kind in zip(
-                node.target.inputs, given, strict=False) if kind is not None})
+            key = id(node.target), tuple(given)
+            if key not in known:
+                known[key] = wrong_nodes(node.target, {name: kind for name, kind in zip(
+                    node.target.inputs, given, strict=False) if kind is not None}, known)
+            wrong.update(dict.fromkeys(known[key]))
         types.update(_types_of_results(node, given))
+    return list(wrong)
 
 
 def _what_is_missing(node: Node) -> str:

@@ -281,6 +281,12 @@ def check_types(inputs: Sequence[Value], parameters: Sequence[tuple[str, str]]) 
             raise TypeError(f"takes inputs of one type, got {other} of {other_kind} and {name} of {kind}")
 
 
+def check_count(what: str, count: int, wanted: int) -> None:
+    """Raise ValueError where there are not as many numbers as something has."""
+    if count != wanted:
+        raise ValueError(f"{what} are {wanted} numbers, got {count}")
+
+
 @functools.cache
 def _type_names() -> dict[int, str]:
     """The standard's numbers of element types, and what it calls them in its table of operators."""

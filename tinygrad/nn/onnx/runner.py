@@ -21,7 +21,7 @@ from tinygrad.jit.jit import PureJit, Tracer
 from tinygrad.nn.onnx.channels import fold_channel_maps
 from tinygrad.nn.onnx.cut import Cut, cut, host_part, is_text, used_by
 from tinygrad.nn.onnx.dynamic import DynamicAxes, with_numbers
-from tinygrad.nn.onnx.evaluate import Evaluator, compute, is_foldable, is_size
+from tinygrad.nn.onnx.evaluate import Evaluator, is_foldable, is_size
 from tinygrad.nn.onnx.labels import with_numbered_labels
 from tinygrad.nn.onnx.model import Graph, Model, Node, OnnxError, Source, TypeOf, read_model
 from tinygrad.nn.onnx.places import has_indices, reach, what_is_out_of_range
@@ -243,7 +243,7 @@ class OnnxRunner:
             self._note_reads(free, values)
         results = {name: _in_own_memory(values[name]) for name in self.outputs}
         del values  # what nobody holds is not stored
-        compute(list(results.values()))
+        self._evaluator.compute(results.values())
         return results
 
     def _made_by_host(self, given: Mapping[str, Value]) -> dict[str, Value]:
@@ -272,7 +272,7 @@ class OnnxRunner:
         values = self._evaluator.run(self._cut.walked, {**self._known, **inputs, **made})
         results = {k: made[k] if k in made else _in_own_memory(values[k]) for k in self.outputs}
         del values
-        compute(list(results.values()))
+        self._evaluator.compute(results.values())
         return results
 
     def _note_reads(self, free: Mapping[str, Value], values: Mapping[str, Value]) -> None:
@@ -354,7 +354,7 @@ class OnnxRunner:
         known.update(weights_over(weights, self._nodes, [*captured, *self.outputs], self.device))
         graph.constants.clear()
         self._known = {name: value for name, value in known.items() if name in used}
-        compute(list(self._known.values()))
+        self._evaluator.compute(self._known.values())
         self._evaluator.keep(self._known.values())
 
     def _check_places(self, node: Node, known: Mapping[str, Value]) -> None:

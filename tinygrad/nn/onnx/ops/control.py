@@ -6,7 +6,7 @@ from typing import Any
 
 from tinygrad.nn.onnx.evaluate import Body
 from tinygrad.nn.onnx.ops.shapes import concatenated, moves
-from tinygrad.nn.onnx.registry import op
+from tinygrad.nn.onnx.registry import check_count, op
 from tinygrad.nn.onnx.values import Array, Items, Value
 from tinygrad.tensor import Tensor
 
@@ -68,6 +68,15 @@ def Scan_9(*initial_state_and_scan_inputs: Value, num_scan_inputs: int, body: Bo
            scan_output_directions: Any = None) -> tuple[Value, ...]:
     """`body` (state, items) -> (state, what is collected), along an axis of the last `num_scan_inputs`."""
     count = len(initial_state_and_scan_inputs) - num_scan_inputs
+    if count < 0 or num_scan_inputs < 1:
+        raise ValueError(f"num_scan_inputs is one of 1 to {len(initial_state_and_scan_inputs)}, got "
+                         f"{num_scan_inputs}")
+    outputs = len(body.graph.outputs) - count
+    for what, numbers, wanted in (("scan_input_axes", scan_input_axes, num_scan_inputs),
+                                  ("scan_input_directions", scan_input_directions, num_scan_inputs),
+                                  ("scan_output_axes", scan_output_axes, outputs),
+                                  ("scan_output_directions", scan_output_directions, outputs)):
+        check_count(what, len(numbers or (0,) * wanted), wanted)
     state = list(initial_state_and_scan_inputs[:count])
     scanned = [body.items(v) for v in initial_state_and_scan_inputs[count:]]
     axes = scan_input_axes or (0,) * num_scan_inputs
@@ -85,7 +94,6 @@ def Scan_9(*initial_state_and_scan_inputs: Value, num_scan_inputs: int, body: Bo
         collected.append(given[count:])
         if (step + 1) % STEPS_TOGETHER == 0:
             _compute(state)
-    outputs = len(body.graph.outputs) - count
     out_axes, out_backward = scan_output_axes or (0,) * outputs, scan_output_directions or (0,) * outputs
     if not collected:
         blank = [_item(moves(lambda data, axis=axis: data.pad_to(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from tinygrad.dtype import dtypes
-from tinygrad.nn.onnx.registry import Ints, op
+from tinygrad.nn.onnx.registry import Ints, check_count, op
 from tinygrad.tensor import Tensor
 
 
@@ -43,6 +43,9 @@ class Windows(NamedTuple):
         if len(kernel) != len(sizes):
             raise ValueError(f"a kernel has {len(sizes)} axes, as many as are behind the channels, got "
                              f"{len(kernel)}")
+        for what, numbers in (("kernel", kernel), ("strides", stride), ("dilations", dilation)):
+            if any(n < 1 for n in numbers):
+                raise ValueError(f"{what}: sizes and steps of windows are >= 1, got {tuple(numbers)}")
         if pads is not None and len(pads) != 2 * len(sizes):
             raise ValueError(f"pads are {2 * len(sizes)} numbers, got {len(pads)}")
         if auto_pad in ("NOTSET", "VALID"):
@@ -69,10 +72,18 @@ def spatial(x: Tensor, value: Sequence[int] | None, default: int = 1) -> tuple[i
     return (default,) * axes if value is None else tuple(value)
 
 
+def _kernel(W: Tensor, said: Any) -> tuple[int, ...]:
+    """The spatial sizes of weights, of which an attribute may say nothing else."""
+    if said is not None and tuple(said) != W.shape[2:]:
+        raise ValueError(f"kernel_shape is {tuple(said)}, and that of the weights of shape {W.shape} "
+                         f"{W.shape[2:]}")
+    return W.shape[2:]
+
+
 @op
 def Conv(X: Tensor, W: Tensor, B: Tensor | None = None, *, group: int = 1, kernel_shape: Any = None,
          **windows: Unpack[WindowAttributes]) -> Tensor:
-    where = Windows.over(X, W.shape[2:], **windows)
+    where = Windows.over(X, _kernel(W, kernel_shape), **windows)
     return X.conv2d(W, B, group, where.strides, where.dilations, where.flat_pads)
 
 
@@ -81,10 +92,13 @@ def ConvTranspose(X: Tensor, W: Tensor, B: Tensor | None = None, *, auto_pad: st
                   dilations: Any = None, group: int = 1, kernel_shape: Any = None, output_padding: Any = None,
                   output_shape: Any = None, pads: Any = None, strides: Any = None) -> Tensor:
     """The transpose of `Conv`. Where the result's sizes are said, padding makes them so."""
-    stride, dilation, padding = Windows.over(X, W.shape[2:], auto_pad, dilations, pads, strides)
+    kernel = _kernel(W, kernel_shape)
+    stride, dilation, padding = Windows.over(X, kernel, auto_pad, dilations, pads, strides)
+    if group < 1 or X.shape[1] % group:
+        raise ValueError(f"group divides the {X.shape[1]} channels, got {group}")
     extra = spatial(X, output_padding, 0)
     whole = [(n - 1) * s + d * (k - 1) + 1 + e
-             for n, s, d, k, e in zip(X.shape[2:], stride, dilation, W.shape[2:], extra, strict=True)]
+             for n, s, d, k, e in zip(X.shape[2:], stride, dilation, kernel, extra, strict=True)]
     if output_shape is None and auto_pad.startswith("SAME"):
         output_shape = [n * s for n, s in zip(X.shape[2:], stride, strict=True)]
     if output_shape is not None:
@@ -106,6 +120,9 @@ def Col2Im(input: Tensor, image_shape: Ints, block_shape: Ints, *, dilations: An
     axes = len(image_shape)
     stride, dilation = strides or (1,) * axes, dilations or (1,) * axes
     pads = pads or (0,) * 2 * axes
+    for what, numbers, wanted in (("the numbers of block_shape", block_shape, axes), ("pads", pads, 2 * axes),
+                                  ("strides", stride, axes), ("dilations", dilation, axes)):
+        check_count(what, len(numbers), wanted)
     padded = [n + pads[i] + pads[i + axes] for i, n in enumerate(image_shape)]
     outs = [(n - d * (k - 1) - 1) // s + 1 for n, k, s,
             d in zip(padded, block_shape, stride, dilation, strict=True)]
@@ -159,7 +176,7 @@ def DeformConv(X: Tensor, W: Tensor, offset: Tensor, B: Tensor | None = None, ma
                dilations: Any = None, group: int = 1, kernel_shape: Any = None, offset_group: int = 1,
                pads: Any = None, strides: Any = None) -> Tensor:
     """Convolution whose windows read at places moved by `offset`, times `mask`."""
-    axes, kernel = X.ndim - 2, W.shape[2:]
+    axes, kernel = X.ndim - 2, _kernel(W, kernel_shape)
     stride, dilation, padding = Windows.over(X, kernel, "NOTSET", dilations, pads, strides)
     n, c = X.shape[:2]
     outs, count, device = offset.shape[2:], math.prod(kernel), X.device

@@ -102,6 +102,9 @@ def _recurrent(X: Tensor, of_inputs: Sequence[Product], hidden: int, B: Tensor |
     X = X.transpose(0, 1) if layout else X
     batch = X.shape[1]
     directions = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
+    for what, found in (("W", len(of_inputs)), ("B", len(directions) if B is None else B.shape[0])):
+        if found != len(directions):
+            raise ValueError(f"direction {direction!r} takes {what} of {len(directions)}, got {found}")
     lengths = None if sequence_lens is None else sequence_lens.cast(dtypes.int32)
     outputs, lasts = [], []
     for d, backward in enumerate(directions):

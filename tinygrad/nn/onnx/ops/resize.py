@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import dtypes
-from tinygrad.nn.onnx.registry import Ints, op
+from tinygrad.nn.onnx.registry import Ints, check_count, op
 from tinygrad.nn.onnx.values import Array
 from tinygrad.tensor import Tensor
 
@@ -86,10 +86,17 @@ def _taps(places: Array, n: int, scale: float, how: Resizing) -> tuple[Array, Ar
     return np.clip(index, 0, n - 1).astype(np.int32), weights.astype(np.float32)
 
 
+MOST_PLACES = 1 << 26
+"""Items that an axis may be resized to: a gigabyte and a half of places and roundings on the host."""
+
+
 def resize_axis(x: Tensor, axis: int, outs: int, scale: float, how: Resizing, start: float = 0,
                 end: float = 1) -> Tensor:
     """`x` with `outs` items along `axis`."""
     n = x.shape[axis]
+    if outs > MOST_PLACES:
+        raise ValueError(f"axis {axis} of {n} items is resized to at most {MOST_PLACES:,}, "
+                         f"asked for {outs:,}")
     places = _places(outs, n, scale, how.coordinates, start, end)
     before = (slice(None),) * axis
     if how.mode == "nearest":
@@ -122,13 +129,23 @@ def _scaled(size: int, scale: float) -> Any:
     return size if scale == 1 else math.floor(np.float32(size) * np.float32(scale))
 
 
-def _check_count(what: str, count: int, axes: int) -> None:
-    if count != axes:
-        raise ValueError(f"{what} are {axes} numbers, got {count}")
+def _check_scales(scales: Sequence[float], axes: int) -> None:
+    check_count("scales", len(scales), axes)
+    if not all(0 < s < math.inf for s in scales):
+        raise ValueError(f"scales are > 0 and finite, got {tuple(scales)}")
+
+
+def _named(axes: Sequence[int], ndim: int) -> list[int]:
+    """Axes as numbers >= 0, each of which is there, once."""
+    wrong = [a for a in axes if not -ndim <= a < ndim]
+    found = [a % ndim for a in axes] if not wrong else []
+    if wrong or len(set(found)) < len(found):
+        raise IndexError(f"axes are {ndim} at most, each named once, got {tuple(axes)}")
+    return found
 
 
 def _by_scales(x: Tensor, scales: Sequence[float], how: Resizing) -> Tensor:
-    _check_count("scales", len(scales), x.ndim)
+    _check_scales(scales, x.ndim)
     outs = [_scaled(n, s) for n, s in zip(x.shape, scales, strict=True)]
     return _resized(x, range(x.ndim), outs, scales, how)
 
@@ -161,22 +178,24 @@ def Resize_11(X: Tensor, roi: Array | None = None, scales: Array | None = None, 
               nearest_mode: str = "round_prefer_floor") -> Tensor:
     how = Resizing(mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a, bool(exclude_outside),
                    bool(antialias), extrapolation_value)
-    along = range(X.ndim) if axes is None else [a % X.ndim for a in axes]
+    along = range(X.ndim) if axes is None else _named(axes, X.ndim)
     crop = None if roi is None or not roi.size or coordinate_transformation_mode != "tf_crop_and_resize" \
         else roi.tolist()
     given = [X.shape[a] for a in along]
     if crop is not None:
-        _check_count("the numbers of roi", len(crop), 2 * len(given))
+        check_count("the numbers of roi", len(crop), 2 * len(given))
     if scales is not None and scales.size:
-        _check_count("scales", scales.size, len(given))
         factors = scales.astype(np.float64).tolist()
+        _check_scales(factors, len(given))
         # of the whole axis: the standard's text says of what is cropped, but neither its reference nor its
         # shape inference nor ONNX Runtime do so
         outs = [_scaled(n, s) for n, s in zip(given, factors, strict=True)]
         return _resized(X, along, outs, factors, how, crop)
     if sizes is None:
         raise ValueError("Resize takes scales or sizes")
-    _check_count("sizes", len(sizes), len(given))
+    check_count("sizes", len(sizes), len(given))
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"sizes are >= 0, got {tuple(sizes)}")
     ratios = [1.0 if size is n else size / n for size, n in zip(sizes, given, strict=True)]
     if keep_aspect_ratio_policy == "stretch":
         return _resized(X, along, sizes, ratios, how, crop)

@@ -67,6 +67,8 @@ def SplitToSequence(input: Items, split: Array | None = None, *, axis: int = 0,
     total = input.shape[axis]
     if split is None or split.ndim == 0:
         size = 1 if split is None else int(split)
+        if size < 1:
+            raise ValueError(f"split is >= 1 where it is one number, got {size}")
         sizes = [min(size, total - start) for start in range(0, total, size)]
     else:
         sizes = [int(n) for n in split]
@@ -78,6 +80,8 @@ def SplitToSequence(input: Items, split: Array | None = None, *, axis: int = 0,
 
 @op
 def ConcatFromSequence(input_sequence: Value, *, axis: int, new_axis: int = 0) -> Value:
+    if not input_sequence:
+        raise ValueError("takes a sequence of one item at least, got none")
     parts = [moves(lambda x: x.unsqueeze(axis))(x) for x in input_sequence] if new_axis else input_sequence
     return concatenated(parts, axis)
 

@@ -45,6 +45,13 @@ def fourier(x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:
 
 
 def _transformed(input: Tensor, length: int | None, axis: int, inverse: int, onesided: int) -> Tensor:
+    if input.ndim < 2 or input.shape[-1] not in (1, 2):
+        raise ValueError("the last axis has real parts, or real and imaginary ones: 1 or 2 items, got shape "
+                         f"{input.shape}")
+    if not -input.ndim <= axis < input.ndim - 1 or axis == -1:
+        raise IndexError(f"axis {axis} is none of the {input.ndim - 1} before the last of {input.ndim}")
+    if length is not None and length < 1:
+        raise ValueError(f"dft_length is >= 1, got {length}")
     axis %= input.ndim
     order = [i for i in range(input.ndim - 1) if i != axis] + [axis, input.ndim - 1]
     moved = input.permute(order)
@@ -72,6 +79,8 @@ def STFT(signal: Tensor, frame_step: int, window: Tensor | None = None, frame_le
     to (batch, frames, frequencies, 2)."""
     signal = signal.unsqueeze(-1) if signal.ndim == 2 else signal
     size = frame_length or (signal.shape[1] if window is None else window.shape[0])
+    if size < 1:
+        raise ValueError(f"frame_length is >= 1, got {size}")
     frames = signal.unfold(1, size, frame_step).transpose(-1, -2)  # (batch, frames, size, parts)
     if window is not None:
         frames = frames * window.reshape(-1, 1)
