@@ -126,6 +126,11 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
     "NLLLoss": (lambda nn: nn.NLLLoss(reduction="sum"), (ROWS, np.array([0, 3, 5, 1, 1], np.int64))),
     "GaussianNLLLoss": (lambda nn: nn.GaussianNLLLoss(full=True), (ROWS, numbers(6, 5).T, POSITIVE)),
     "TripletMarginLoss": (lambda nn: nn.TripletMarginLoss(2.0), (ROWS, numbers(6, 5).T, ROWS + 0.5)),
+    "TripletMarginWithDistanceLoss": (lambda nn: nn.TripletMarginWithDistanceLoss(margin=2.0, swap=True),
+                                      (ROWS, numbers(6, 5).T, ROWS + 0.5)),
+    "MultiLabelMarginLoss": (lambda nn: nn.MultiLabelMarginLoss(reduction="sum"), (
+        ROWS[:2], np.array([[5, 0, -1, 1, 1, 1], [2, 3, 1, 0, 4, 5]], np.int64))),
+    "RReLU": (lambda nn: nn.RReLU(0.2, 0.6), (ROWS,)),
     "LayerNorm without bias": (lambda nn: nn.LayerNorm(6, bias=False), (ROWS,)),
     "Sequential": (lambda nn: nn.Sequential(nn.Conv2d(4, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2),
                                             nn.Flatten(), nn.Dropout(0.5), nn.Linear(27, 2)), (IMAGE,)),
