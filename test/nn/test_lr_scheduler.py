@@ -213,3 +213,14 @@ def test_gradients_are_clipped_by_value_and_parameters_joined() -> None:
     assert weight.grad is not None and weight.grad.tolist() == [2.0, -2.0, 0.5]
     assert nn.utils.clip_grad_norm_([Tensor([1.0])], 1.0).item() == 0
     assert nn.utils.parameters_to_vector([weight, Tensor([[3.0]])]).tolist() == [1.0, -5.0, 0.25, 3.0]
+
+
+def test_a_row_is_cut_into_parameters() -> None:
+    weight, scale = Tensor.zeros(2, 2, requires_grad=True), Tensor([0.0], dtype="float64")
+    nn.utils.vector_to_parameters(Tensor([1.0, 2.0, 3.0, 4.0, 5.0]), [weight, scale])
+    assert weight.tolist() == [[1, 2], [3, 4]] and scale.tolist() == [5] and scale.dtype.name == "float64"
+    assert nn.utils.parameters_to_vector([weight, scale]).tolist() == [1, 2, 3, 4, 5]
+    (weight * 2).sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [[2, 2], [2, 2]]
+    with pytest.raises(ValueError, match=r"one row of 5 items, got shape \(4,\)"):
+        nn.utils.vector_to_parameters(Tensor.ones(4), [weight, scale])
