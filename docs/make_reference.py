@@ -62,8 +62,9 @@ FAMILIES = (
     Family("functional", "nn.functional", ("nn.functional", "nn.losses", "nn.grids")),
     Family("layers", "Layers", ("nn.layers", "nn.containers", "nn.function_layers", "nn.recurrent",
                                 "nn.attention")),
-    Family("optim", "Optimizers, schedules, initial values", ("nn.optim", "nn.lr_scheduler", "nn.utils",
-                                                              "nn.init")),
+    Family("optim", "Optimizers, schedules, initial values", (
+        "nn.optim", "nn.optim.optimizer", "nn.optim.descent", "nn.optim.adam", "nn.optim.adaptive",
+        "nn.optim.lbfgs", "nn.lr_scheduler", "nn.utils", "nn.init")),
     Family("parallel", "Training on several devices", ("nn.parallel", "nn.pipeline", "functional.mesh")),
     Family("state", "Weights in files", ("nn.state", "nn.checkpoints", "nn.gguf_files")),
     Family("jit", "TinyJit", ("jit.jit",)),
@@ -78,6 +79,9 @@ PUBLIC = {
     "tensor.reading": ("numpy", "tolist", "item"),
     "tensor.modes": ("train", "no_grad"),
     "nn.pipeline": ("Pipeline",),
+    "nn.optim.optimizer": ("Optimizer", "OptimizerGroup"),
+    "nn.optim.adam": ("LAMB", "Adam", "AdamW", "Adamax", "NAdam", "RAdam"),
+    "nn.optim.lbfgs": ("LBFGS",),
     "nn.checkpoints": ("save", "load"),
     "nn.gguf_files": ("gguf_load", "gguf_save"),
 }

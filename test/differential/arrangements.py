@@ -25,6 +25,7 @@ from .table import (
     probability,
     same,
     torch,
+    whole,
     within_one,
 )
 
@@ -41,6 +42,13 @@ def joins(name: str, *shapes: Any, label: str = "", result: Any = same) -> Row:
     spread = name in ("block_diag", "cartesian_prod", "broadcast_tensors")
     return Row(f"{name} {label}".strip(), lambda *xs: getattr(Tensor, name)(list(xs)),
                lambda *xs: theirs(*xs) if spread else theirs(xs), BOTH, (case(*shapes),), result=result)
+
+
+def _powers(x: Any, number: int, is_rising: bool) -> Any:
+    """`torch.vander`, whose own gradient is an error, with that of the powers."""
+    exponents = range(number) if is_rising else reversed(range(number))
+    powers = torch.stack([x ** i for i in exponents], 1)
+    return powers + (torch.vander(x.detach(), number, is_rising) - powers.detach())
 
 
 def _spread(values: Values, factor: float) -> Values:
@@ -63,6 +71,12 @@ JOINED = [
     joins("dstack", (2, 3, 1), (2, 3, 2), label="of cubes"),
     joins("column_stack", (3,), (3, 2), (3,)), joins("block_diag", (2, 3), (4,), ()),
     joins("cartesian_prod", (2,), (3,), (2,)), joins("cartesian_prod", (3,), label="of one"),
+    *(Row(f"combinations {r} {often}".strip(), lambda x, r=r, o=often: x.combinations(r, o),
+          lambda x, r=r, o=often: torch.combinations(x, r, o), BOTH, (case((5,)), case((1,)), case((0,))))
+      for r, often in ((2, False), (3, True), (1, False))),
+    *(Row(f"vander {n} {rising}", lambda x, n=n, u=rising: x.vander(n, u),
+          lambda x, n=n, u=rising: _powers(x, n or len(x), u), BOTH, (case((4,)),), ulps=8,
+          values=whole) for n, rising in ((None, False), (6, True), (2, True))),
     joins("broadcast_tensors", (3, 1), (1, 4), (), result=(same,) * 3),
     *(Row(name, lambda x, n=name: getattr(x, n)(), lambda x, n=name: getattr(torch, n)(x), BOTH,
           [case(shape) for shape in ((), (3,), (2, 3), (2, 3, 2))])
@@ -97,9 +111,11 @@ PARTS = [
 SUMS = [
     *(Row(f"{name} {dim}", lambda y, n=name, d=dim: getattr(y, n)(dx=0.5, dim=d),
           lambda y, n=name, d=dim: getattr(torch, n)(y, dx=0.5, dim=d), FLOAT, (case((4, 5)),), ulps=4)
-      for name in ("trapezoid", "trapz") for dim in (0, -1)),
-    *(Row(f"trapezoid at {x}", lambda y, x, d=dim: y.trapezoid(x, dim=d),
-          lambda y, x, d=dim: torch.trapezoid(y, x, dim=d), FLOAT, (case((4, 5), x),), ulps=8)
+      for name in ("trapezoid", "trapz", "cumulative_trapezoid") for dim in (0, -1)),
+    *(Row(f"{name} at {x}", lambda y, x, n=name, d=dim: getattr(y, n)(x, dim=d),
+          lambda y, x, n=name, d=dim: getattr(torch, n)(y, x, dim=d), FLOAT, (case((4, 5), x),),
+          ulps=ulps)
+      for name, ulps in (("trapezoid", 8), ("cumulative_trapezoid", 32))
       for x, dim in (((4,), 0), ((4, 5), 1))),
     one("renorm", 2, 0, 1.5, ulps=8), one("renorm", 1, -1, 1.5, label="1", ulps=8),
     one("sum_to_size", (1, 5), cases=(case((3, 4, 5)),), ulps=4),

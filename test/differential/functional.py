@@ -269,6 +269,13 @@ FURTHER = [
     *(f("multi_margin_loss", p, 0.7, cases=(case((4, 5), labels((4,), 5)),), smooth=False, label=f"{p}")
       for p in (1, 2)),
     *loss("multi_margin_loss", cases=(case((4, 5), labels((4,), 5)),), smooth=False),
+    *loss("multilabel_margin_loss", smooth=False, cases=(
+        case((3, 5), Input((3, 5), dtype=dtypes.int32,
+                           values=given([4, 0, -1, 2, 1, -1, 3, 3, 3, 3, 2, 2, 0, 1, 4]))),
+        case((4,), Input((4,), dtype=dtypes.int32, values=given([3, 1, -1, 0]))))),
+    *loss("triplet_margin_with_distance_loss", cases=(case((6, 5), (6, 5), (6, 5)),), ulps=32, smooth=False,
+          swap=True, margin=2.0),
+    f("rrelu", values=eighths, smooth=False), f("rrelu", 0.25, 0.5, smooth=False),
     *(Row(f"F.{name}", lambda x, n=name: getattr(ours_f, n)(x * 1),
           lambda x, n=name: getattr(torch.nn.functional, n)(x * 1), FLOAT, (case((6, 4)),), ulps=4,
           smooth=False)

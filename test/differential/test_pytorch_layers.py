@@ -126,6 +126,11 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
     "NLLLoss": (lambda nn: nn.NLLLoss(reduction="sum"), (ROWS, np.array([0, 3, 5, 1, 1], np.int64))),
     "GaussianNLLLoss": (lambda nn: nn.GaussianNLLLoss(full=True), (ROWS, numbers(6, 5).T, POSITIVE)),
     "TripletMarginLoss": (lambda nn: nn.TripletMarginLoss(2.0), (ROWS, numbers(6, 5).T, ROWS + 0.5)),
+    "TripletMarginWithDistanceLoss": (lambda nn: nn.TripletMarginWithDistanceLoss(margin=2.0, swap=True),
+                                      (ROWS, numbers(6, 5).T, ROWS + 0.5)),
+    "MultiLabelMarginLoss": (lambda nn: nn.MultiLabelMarginLoss(reduction="sum"), (
+        ROWS[:2], np.array([[5, 0, -1, 1, 1, 1], [2, 3, 1, 0, 4, 5]], np.int64))),
+    "RReLU": (lambda nn: nn.RReLU(0.2, 0.6), (ROWS,)),
     "LayerNorm without bias": (lambda nn: nn.LayerNorm(6, bias=False), (ROWS,)),
     "Sequential": (lambda nn: nn.Sequential(nn.Conv2d(4, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.MaxPool2d(2),
                                             nn.Flatten(), nn.Dropout(0.5), nn.Linear(27, 2)), (IMAGE,)),
@@ -150,6 +155,11 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
         8, 2, 16, batch_first=True), 2, norm=nn.LayerNorm(8)), (numbers(5, 3, 8),)),
     "TransformerDecoder": (lambda nn: nn.TransformerDecoder(nn.TransformerDecoderLayer(
         8, 2, 16, batch_first=True, norm_first=True), 2), (numbers(3, 5, 8), numbers(3, 4, 8))),
+    **{f"Transformer {options}": (lambda nn, options=options: nn.Transformer(8, 2, 2, 1, 16, **options),
+                                  (numbers(5, 3, 8), numbers(4, 3, 8))) for options in (
+           {}, {"norm_first": True, "activation": "gelu", "bias": False})},
+    "Transformer of one sequence": (lambda nn: nn.Transformer(8, 2, 1, 2, 16),
+                                    (numbers(5, 8), numbers(4, 8))),
 }
 
 
@@ -223,3 +233,25 @@ def test_attention_to_another_sequence_without_weights() -> None:
 def test_a_transformer_under_masks() -> None:
     check(lambda nn: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2),
           numbers(3, 5, 8), HIDDEN, call=lambda layer, x, hidden: layer(x, hidden, is_causal=True))
+
+
+@pytest.mark.parametrize("hint", [None, True])
+def test_an_encoder_and_a_decoder_under_masks(hint: bool | None) -> None:
+    def call(layer: Any, src: Any, tgt: Any, padding: Any) -> Any:
+        hidden = layer.generate_square_subsequent_mask(4)
+        return layer(src, tgt, tgt_mask=hidden, src_key_padding_mask=padding,
+                     memory_key_padding_mask=padding, tgt_is_causal=hint)
+
+    check(lambda nn: nn.Transformer(8, 2, 1, 1, 16, batch_first=True), numbers(3, 5, 8), numbers(3, 4, 8),
+          PADDING, call=call)
+
+
+def test_a_transformer_begins_with_its_distribution_and_says_what_it_takes() -> None:
+    Tensor.manual_seed(3)
+    model = nn.Transformer(32, 2, 1, 1, 64)
+    state = nn.state.get_state_dict(model)
+    weight = state["encoder.layers.0.self_attn.in_proj_weight"].numpy()
+    bound = np.sqrt(6 / (4 * 32))
+    assert 0.95 * bound < np.abs(weight).max() <= bound
+    with pytest.raises(ValueError, match="Transformer takes src and tgt of as many sequences of 32 features"):
+        model(Tensor.ones(5, 3, 32), Tensor.ones(4, 2, 32))

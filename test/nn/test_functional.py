@@ -62,7 +62,26 @@ def test_gumbel_softmax_draws_classes_as_often_as_their_probabilities_say() -> N
     assert np.isfinite(drawn[:, 0].sum().gradient(logits)[0].numpy()).all()
 
 
+def test_rrelu_draws_a_slope_for_each_item_while_training() -> None:
+    Tensor.manual_seed(6)
+    layer, x = nn.RReLU(0.2, 0.6), Tensor.full((10_000,), -2.0, requires_grad=True)
+    with Tensor.train():
+        drawn = layer(x)
+    slopes = drawn.numpy() / -2
+    assert 0.2 <= slopes.min() < 0.21 and 0.59 < slopes.max() <= 0.6 and abs(slopes.mean() - 0.4) < 0.01
+    np.testing.assert_allclose(drawn.sum().gradient(x)[0].numpy(), slopes, rtol=1e-6)
+    np.testing.assert_allclose(layer(Tensor([-2.0, 3.0])).numpy(), [-0.8, 3.0], rtol=1e-6)
+
+
+def test_a_triplet_loss_by_a_distance_of_ones_own() -> None:
+    a, b, c = (Tensor([[v, 0.0]]) for v in (0.0, 1.0, 5.0))
+    layer = nn.TripletMarginWithDistanceLoss(distance_function=lambda x, y: (x - y).abs().sum(-1), margin=7.0)
+    assert layer(a, b, c).item() == 3 and layer(a, c, b).item() == 11
+
+
 @pytest.mark.parametrize("call, message", [
+    (lambda x: F.rrelu(x, 0.5, 0.25), "rrelu takes lower <= upper, got 0.5 and 0.25"),
+    (lambda x: F.multilabel_margin_loss(x, x[0]), r"multilabel_margin_loss takes .* got \(2, 4\) and \(4,\)"),
     (lambda x: F.glu(x[:, :3]), r"glu takes an axis of even size, got axis -1 of shape \(2, 3\)"),
     (lambda x: F.softshrink(x, -1), "softshrink takes lambd >= 0"),
     (lambda x: F.layer_norm(x, (3,)), r"layer_norm of \(3,\) takes an input with these last axes"),

@@ -55,6 +55,23 @@ def test_what_is_filled_stays_the_parameter_that_it_is() -> None:
     assert init.ones_(Tensor.zeros(2)).tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("shape, groups", [((4, 4, 3), 1), ((6, 2, 3, 4), 2), ((2, 5, 1, 2, 3), 1),
+                                           ((6, 1, 3), 6), ((3, 2, 2), 1)])
+def test_the_weight_of_a_convolution_that_keeps_its_input_is_pytorchs(shape: tuple[int, ...], groups: int
+                                                                      ) -> None:
+    torch = pytest.importorskip("torch", reason="compares with PyTorch")
+    expected = torch.nn.init.dirac_(torch.ones(shape), groups).numpy()
+    np.testing.assert_array_equal(init.dirac_(Tensor.ones(*shape), groups).numpy(), expected)
+
+
+def test_columns_have_their_share_of_zeros() -> None:
+    Tensor.manual_seed(5)
+    drawn = init.sparse_(Tensor.ones(64, 500), 0.3, 0.1).numpy()
+    assert ((drawn == 0).sum(0) == 20).all()
+    assert np.abs((drawn == 0).mean(1) - 20 / 64).max() < 5 * 0.46 / 500 ** 0.5  # anywhere in a column
+    assert abs(drawn[drawn != 0].std() / 0.1 - 1) < 0.03
+
+
 def test_gains_are_pytorchs() -> None:
     torch = pytest.importorskip("torch", reason="compares with PyTorch")
     for name in (*init.GAINS, "leaky_relu"):
@@ -68,6 +85,10 @@ def test_gains_are_pytorchs() -> None:
     (lambda: init.calculate_gain("cube"), "nonlinearity is one of linear"),
     (lambda: init.orthogonal_(Tensor.zeros(3)), "orthogonal_ takes a tensor of two axes or more"),
     (lambda: init.eye_(Tensor.zeros(3)), "eye_ takes a matrix"),
+    (lambda: init.dirac_(Tensor.zeros(3, 3)), "dirac_ takes a weight"),
+    (lambda: init.dirac_(Tensor.zeros(3, 3, 1), 2), "dirac_ takes .* got shape .* and 2 groups"),
+    (lambda: init.sparse_(Tensor.zeros(3), 0.5), "sparse_ takes a matrix"),
+    (lambda: init.sparse_(Tensor.zeros(3, 3), 1.5), "a sparsity from 0 to 1"),
 ])
 def test_what_cannot_be_is_said(fill: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):

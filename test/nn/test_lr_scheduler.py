@@ -37,6 +37,11 @@ def theirs(rate: float) -> Any:
     ("OneCycleLR", {"max_lr": 2.0, "total_steps": 15, "three_phase": True, "final_div_factor": 100,
                     "cycle_momentum": False}),
     ("OneCycleLR", {"max_lr": 2.0, "total_steps": 15, "pct_start": 0.0, "cycle_momentum": False}),
+    ("MultiplicativeLR", {"lr_lambda": lambda t: 1 / (1 + t)}),
+    *(("CyclicLR", {"base_lr": 0.01, "max_lr": 0.5, "step_size_up": 3, "cycle_momentum": False, **options})
+      for options in ({}, {"step_size_down": 2, "mode": "triangular2"}, {"mode": "exp_range", "gamma": 0.9},
+                      {"scale_fn": lambda n: 1 / n},
+                      {"scale_fn": lambda t: 1 / (1 + t), "scale_mode": "iterations"})),
 ])
 def test_rates_are_pytorchs(name: str, options: dict[str, Any]) -> None:
     first, second = ours(0.1), theirs(0.1)
@@ -87,6 +92,15 @@ def test_a_cycle_of_rates_has_so_many_steps() -> None:
                            ({"total_steps": 3, "anneal_strategy": "log"}, "cos")):
         with pytest.raises(ValueError, match=words):
             lr_scheduler.OneCycleLR(ours(0.1), 1.0, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"mode": "square"}, "mode 'triangular', 'triangular2', 'exp_range'"),
+    ({"scale_mode": "step"}, "got 'triangular' and 'step'"), ({"cycle_momentum": True}, "the rate alone"),
+    ({"step_size_up": 0}, "step_size_up >= 1")])
+def test_what_a_cycle_of_rates_cannot_be_is_said(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        lr_scheduler.CyclicLR(ours(0.1), 0.01, 0.5, **options)
 
 
 def test_a_sequence_needs_a_milestone_between_each_two() -> None:
@@ -199,3 +213,14 @@ def test_gradients_are_clipped_by_value_and_parameters_joined() -> None:
     assert weight.grad is not None and weight.grad.tolist() == [2.0, -2.0, 0.5]
     assert nn.utils.clip_grad_norm_([Tensor([1.0])], 1.0).item() == 0
     assert nn.utils.parameters_to_vector([weight, Tensor([[3.0]])]).tolist() == [1.0, -5.0, 0.25, 3.0]
+
+
+def test_a_row_is_cut_into_parameters() -> None:
+    weight, scale = Tensor.zeros(2, 2, requires_grad=True), Tensor([0.0], dtype="float64")
+    nn.utils.vector_to_parameters(Tensor([1.0, 2.0, 3.0, 4.0, 5.0]), [weight, scale])
+    assert weight.tolist() == [[1, 2], [3, 4]] and scale.tolist() == [5] and scale.dtype.name == "float64"
+    assert nn.utils.parameters_to_vector([weight, scale]).tolist() == [1, 2, 3, 4, 5]
+    (weight * 2).sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [[2, 2], [2, 2]]
+    with pytest.raises(ValueError, match=r"one row of 5 items, got shape \(4,\)"):
+        nn.utils.vector_to_parameters(Tensor.ones(4), [weight, scale])

@@ -265,6 +265,9 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor]], optim.Optimizer]] = {
     "Adamax": lambda ps: optim.Adamax(ps, 0.1),
     "NAdam": lambda ps: optim.NAdam(ps, 0.1, momentum_decay=0.1),
     "RAdam": lambda ps: optim.RAdam(ps, 0.1, (0.8, 0.9)),
+    "ASGD": lambda ps: optim.ASGD(ps, 0.1, 0.1, t0=1),
+    "Rprop": lambda ps: optim.Rprop(ps, 0.1),
+    "Adafactor": lambda ps: optim.Adafactor(ps, 0.1, weight_decay=0.1),
     "group": lambda ps: optim.OptimizerGroup(optim.Adam(ps[:1], 0.1), optim.Adam(ps[1:], 0.1)),
 }
 
@@ -357,8 +360,13 @@ def test_options_below_zero_are_refused(name: str, options: dict[str, Any], what
     ("NAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
     ("RAdam", {}), ("RAdam", {"lr": 0.1, "betas": (0.8, 0.9), "eps": 0.1, "weight_decay": 0.1}),
     ("RAdam", {"lr": 0.1, "weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("ASGD", {}), ("ASGD", {"lr": 0.02, "lambd": 0.1, "alpha": 0.5, "t0": 3, "weight_decay": 0.1}),
+    ("Rprop", {}), ("Rprop", {"lr": 0.1, "etas": (0.3, 2.0), "step_sizes": (0.01, 0.2), "maximize": True}),
+    ("Adafactor", {}), ("Adafactor", {"lr": 0.5, "beta2_decay": -0.5, "d": 2.0, "weight_decay": 0.1}),
+    ("Adafactor", {"lr": 0.1, "eps": (0.5, 2.0)}),
     *((name, {"lr": 0.02, "weight_decay": 0.1, "maximize": True}) for name in (
-        "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam")),
+        "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD",
+        "Adafactor")),
 ])
 @pytest.mark.parametrize("steps", [1, 12])
 def test_optimizers_with_pytorchs_arguments_take_its_steps(name: str, options: dict[str, Any], steps: int
@@ -373,3 +381,109 @@ def test_optimizers_with_pytorchs_arguments_take_its_steps(name: str, options: d
         optimizer.step()
     found = run(lambda own: getattr(optim, name)(own, **options), steps)
     same(found, [p.detach().numpy() for p in params])
+
+
+def bent_valley(x: Any) -> Any:
+    """Rosenbrock's function, of pairs of neighbours, which is least, 0, at ones."""
+    return ((1 - x[:-1]) ** 2 + 100 * (x[1:] - x[:-1] ** 2) ** 2).sum()
+
+
+def minimised(options: dict[str, Any], calls: int, loss_of: Callable[[Any], Any], own: bool, first: Array
+              ) -> tuple[list[float], Array, int]:
+    """The losses that `step` returns, the last parameters, and how many losses that took: here or in
+    PyTorch."""
+    torch: Any = pytest.importorskip("torch", reason="compares with PyTorch")
+    x: Any = Tensor(first, requires_grad=True) if own else torch.tensor(first, requires_grad=True)
+    optimizer: Any = (optim if own else torch.optim).LBFGS([x], **options)
+    evaluations = 0
+
+    def closure() -> Any:
+        nonlocal evaluations
+        evaluations += 1
+        optimizer.zero_grad()
+        loss = loss_of(x)
+        loss.backward()
+        return loss
+
+    losses = [optimizer.step(closure).item() for _ in range(calls)]
+    return losses, x.detach().numpy(), evaluations
+
+
+@pytest.mark.parametrize("options, calls", [
+    ({"lr": 0.1, "max_iter": 8}, 3), ({"lr": 0.3, "max_iter": 12, "history_size": 3}, 2),
+    ({"lr": 0.2, "max_iter": 1}, 9), ({"lr": 0.1, "max_iter": 30, "max_eval": 5}, 3),
+    ({"lr": 1.0, "max_iter": 50, "tolerance_grad": 0.1}, 2),
+    ({"lr": 1.0, "max_iter": 50, "tolerance_change": 0.01}, 2)])
+def test_lbfgs_takes_pytorchs_steps(options: dict[str, Any], calls: int) -> None:
+    rng = np.random.default_rng(3)
+    first, bend = rng.standard_normal((3, 4)), rng.standard_normal((3, 4))
+
+    def loss_of(x: Any) -> Any:
+        targets = type(x)(bend) if isinstance(x, Tensor) else x.new_tensor(bend)
+        return ((x - targets) ** 2).sum() + 0.1 * (x ** 4).sum() + (x.sum() - 1) ** 2
+
+    ours, theirs = (minimised(options, calls, loss_of, own, first) for own in (True, False))
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-9)
+    np.testing.assert_allclose(ours[1], theirs[1], rtol=1e-8)
+    assert ours[2] == theirs[2]
+
+
+@pytest.mark.parametrize("size", [2, 10])
+def test_a_search_along_lines_finds_the_lowest_place(size: int) -> None:
+    """In few more losses than PyTorch's."""
+    first = np.tile([-1.2, 1.0], size // 2)
+    options = {"max_iter": 200, "max_eval": 300, "tolerance_change": 1e-14, "line_search_fn": "strong_wolfe"}
+    ours, theirs = (minimised(options, 1, bent_valley, own, first) for own in (True, False))
+    np.testing.assert_allclose(ours[1], 1, rtol=1e-6)
+    assert ours[2] <= 1.2 * theirs[2] + 5
+
+
+def test_lbfgs_of_a_model_with_buffers_and_several_dtypes() -> None:
+    layer, y = nn.BatchNorm(2), Tensor([[1.0, 2.0], [3.0, -1.0], [0.0, 0.5]])
+    scale = Tensor([0.0, 0.0], dtype=dtypes.float64, requires_grad=True)
+    optimizer = optim.LBFGS([*nn.state.get_parameters(layer), scale], line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        return (layer(y) + scale - 3 * y).square().mean().backward()
+
+    with Tensor.train():
+        first = optimizer.step(closure)
+        assert first.item() > 10 and closure().item() < 1e-4
+    assert scale.dtype is dtypes.float64 and layer.num_batches_tracked.item() > 3
+
+
+def test_a_step_computes_the_gradients_by_the_function_that_it_is_given() -> None:
+    p = Tensor([1.0], requires_grad=True)
+    for optimizer in (optim.SGD([p], lr=0.25), optim.OptimizerGroup(optim.SGD([p], lr=0.25))):
+        def closure(optimizer: optim.Optimizer = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            return p.square().sum().backward()
+
+        loss = optimizer.step(closure)
+        assert loss is not None and loss.item() in (1, 0.25)
+    assert p.item() == 0.25
+
+
+def test_the_mean_of_where_the_parameters_were() -> None:
+    p = Tensor([8.0], requires_grad=True)
+    optimizer, seen = optim.ASGD([p], lr=0.25, lambd=0.0, alpha=0.0, t0=1), []
+    for _ in range(5):
+        optimizer.zero_grad()
+        p.square().sum().backward()
+        optimizer.step()
+        seen.append(p.item())
+    assert optimizer.means[0].item() == pytest.approx(np.mean(seen[2:]))
+
+
+@pytest.mark.parametrize("make, error, words", [
+    (lambda p: optim.LBFGS([p]).step(), TypeError, "step takes a function that computes it"),
+    (lambda p: optim.LBFGS([p]).schedule_step(), TypeError, r"step\(closure\) alone"),
+    (lambda p: optim.LBFGS([p], line_search_fn="wolfe"), ValueError, 'line_search_fn="strong_wolfe" or None'),
+    (lambda p: optim.Rprop([p], etas=(1.2, 0.5)), ValueError, "etas below 1 and above 1"),
+    (lambda p: optim.Adafactor([p], beta2_decay=0.8), ValueError, "beta2_decay <= 0 and d >= 1"),
+])
+def test_what_optimizers_cannot_do_is_said(make: Callable[[Tensor], object], error: type[Exception],
+                                           words: str) -> None:
+    with pytest.raises(error, match=words):
+        make(Tensor([1.0], requires_grad=True))

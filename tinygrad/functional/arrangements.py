@@ -4,8 +4,11 @@ What joins takes tensors one by one or as one list; all are methods of `Tensor`.
 """
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.joining import cat
@@ -111,6 +114,39 @@ def cartesian_prod(self: Tensor, *others: Tensor) -> Tensor:
     return grid[0].cast(dtype).stack(*(x.cast(dtype) for x in grid[1:]), dim=-1).reshape(-1, len(grid))
 
 
+def combinations(self: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """Every choice of `r` items of a vector in their order, (number of choices, r); each item as often as one
+    likes `with_replacement`.
+
+    >>> Tensor([1, 2, 3]).combinations().tolist()
+    [[1, 2], [1, 3], [2, 3]]
+    """
+    if self.ndim != 1 or r < 0:
+        raise ValueError(f"combinations takes a vector and r >= 0, got shape {self.shape} and {r}")
+    if r == 0:
+        return self[:0]
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = np.array(list(choose(range(self.shape[0]), r)), np.int32).reshape(-1, r)
+    return self[type(self)(places, device=self.device, requires_grad=False)]
+
+
+def vander(self: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+    """The powers of each item of a vector, (items, N), from N - 1 to 0, or from 0 on if `increasing`; as many
+    as there are items unless given. Integers wrap; bools are taken as integers.
+
+    >>> Tensor([1, 2, 3]).vander(increasing=True).tolist()
+    [[1, 1, 1], [1, 2, 4], [1, 3, 9]]
+    """
+    if self.ndim != 1 or (N is not None and N < 0):
+        raise ValueError(f"vander takes a vector and N >= 0, got shape {self.shape} and {N}")
+    count = self.shape[0] if N is None else N
+    one = self.unsqueeze(1)
+    factors = [one.ones_like(), *[one] * (count - 1)][:count]
+    powers = cat(*factors, dim=1).cumprod(1) if factors else one[:, :0]
+    powers = powers if self.dtype.is_bool else powers.cast(self.dtype)
+    return powers if increasing else powers.flip(1)
+
+
 # --- in parts -----------------------------------------------------------------------------------------------
 
 
@@ -193,13 +229,30 @@ def trapezoid(self: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: in
     >>> Tensor([1.0, 2.0, 4.0]).trapezoid().item()
     4.5
     """
-    axis, size = axis_and_size("trapezoid", self, dim)
-    first, second = (narrow(self, axis, start, max(size - 1, 0)) for start in (0, min(1, size)))
+    axis, areas, factor = _trapezoids("trapezoid", self, x, dx, dim)
+    return areas.sum(axis) * factor
+
+
+def _trapezoids(name: str, y: Tensor, x: Tensor | None, dx: float, dim: int
+                ) -> tuple[int, Tensor, float]:
+    """The axis, and the integral between each two neighbours along it, still to be multiplied by a number."""
+    axis, size = axis_and_size(name, y, dim)
+    first, second = (narrow(y, axis, start, max(size - 1, 0)) for start in (0, min(1, size)))
     if x is None:
-        return (first + second).sum(axis) * (dx / 2)
+        return axis, first + second, dx / 2
     steps = x.diff(dim=-1 if x.ndim == 1 else axis)
-    width = steps.reshape([-1 if i == axis else 1 for i in range(self.ndim)]) if x.ndim == 1 else steps
-    return ((first + second) * width).sum(axis) / 2
+    width = steps.reshape([-1 if i == axis else 1 for i in range(y.ndim)]) if x.ndim == 1 else steps
+    return axis, (first + second) * width, 0.5
+
+
+def cumulative_trapezoid(self: Tensor, x: Tensor | None = None, *, dx: float = 1.0, dim: int = -1) -> Tensor:
+    """The integrals, as `trapezoid`, from the first item to each of the others.
+
+    >>> Tensor([1.0, 2.0, 4.0]).cumulative_trapezoid().tolist()
+    [1.5, 4.5]
+    """
+    axis, areas, factor = _trapezoids("cumulative_trapezoid", self, x, dx, dim)
+    return areas.cumsum(axis) * factor
 
 
 def renorm(self: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:

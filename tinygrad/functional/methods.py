@@ -441,6 +441,8 @@ class Methods(InPlace):
     column_stack = memoised(arrangements.column_stack)
     block_diag = memoised(arrangements.block_diag)
     cartesian_prod = of_tensors(arrangements.cartesian_prod)
+    combinations = arrangements.combinations
+    vander = memoised(arrangements.vander)
     hsplit = arrangements.hsplit
     vsplit = arrangements.vsplit
     dsplit = arrangements.dsplit
@@ -452,6 +454,7 @@ class Methods(InPlace):
     fill_diagonal_ = arrangements.fill_diagonal_
     trapezoid = memoised(arrangements.trapezoid)
     trapz = trapezoid
+    cumulative_trapezoid = memoised(arrangements.cumulative_trapezoid)
     renorm = memoised(arrangements.renorm)
     sum_to_size = arrangements.sum_to_size
     unique_consecutive = arrangements.unique_consecutive

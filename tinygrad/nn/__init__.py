@@ -18,6 +18,7 @@ from tinygrad.nn import (
 )
 from tinygrad.nn.attention import (
     MultiheadAttention,
+    Transformer,
     TransformerDecoder,
     TransformerDecoderLayer,
     TransformerEncoder,
@@ -102,6 +103,7 @@ __all__ = [
     "RNN",
     "RNNCell",
     "Sequential",
+    "Transformer",
     "TransformerDecoder",
     "TransformerDecoderLayer",
     "TransformerEncoder",

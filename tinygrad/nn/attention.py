@@ -12,7 +12,9 @@ from collections.abc import Callable
 
 import tinygrad.nn.functional as F
 from tinygrad.nn.function_layers import Dropout
+from tinygrad.nn.init import xavier_uniform_
 from tinygrad.nn.layers import LayerNorm, Linear
+from tinygrad.nn.state import get_parameters
 from tinygrad.tensor import Tensor
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -206,7 +208,64 @@ class TransformerDecoder:
 
     def __call__(self, tgt: Tensor, memory: Tensor, tgt_mask: Tensor | None = None,
                  memory_mask: Tensor | None = None, tgt_key_padding_mask: Tensor | None = None,
-                 memory_key_padding_mask: Tensor | None = None) -> Tensor:
+                 memory_key_padding_mask: Tensor | None = None, tgt_is_causal: bool | None = None,
+                 memory_is_causal: bool = False) -> Tensor:
         for layer in self.layers:
-            tgt = layer(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+            tgt = layer(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
+                        bool(tgt_is_causal), memory_is_causal)
         return tgt if self.norm is None else self.norm(tgt)
+
+
+class Transformer:
+    """An encoder of a source and a decoder of a target that looks at it, both with a last norm; weights begin
+    by `nn.init.xavier_uniform_`. A `custom_encoder` or `custom_decoder` is called as ours are.
+
+    Called with `src` (S, N, E) and `tgt` (T, N, E), (N, ..., E) where `batch_first`, gives (T, N, E).
+
+    >>> model = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+    >>> src, tgt = Tensor.ones(3, 5, 8), Tensor.ones(3, 4, 8)
+    >>> model(src, tgt, tgt_mask=nn.Transformer.generate_square_subsequent_mask(4)).shape
+    (3, 4, 8)
+    """
+
+    def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6,
+                 num_decoder_layers: int = 6, dim_feedforward: int = 2048, dropout: float = 0.1,
+                 activation: Activation = "relu", custom_encoder: Callable[..., Tensor] | None = None,
+                 custom_decoder: Callable[..., Tensor] | None = None, layer_norm_eps: float = 1e-5,
+                 batch_first: bool = False, norm_first: bool = False, bias: bool = True) -> None:
+        def last() -> LayerNorm:
+            return LayerNorm(d_model, layer_norm_eps, bias=bias)
+
+        options = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first,
+                   norm_first, bias)
+        self.encoder = custom_encoder or TransformerEncoder(
+            TransformerEncoderLayer(*options), num_encoder_layers, last())
+        self.decoder = custom_decoder or TransformerDecoder(
+            TransformerDecoderLayer(*options), num_decoder_layers, last())
+        for weight in get_parameters(self):
+            if weight.ndim > 1:
+                xavier_uniform_(weight)
+        self.d_model = d_model
+        self.nhead = nhead
+        self.batch_first = batch_first
+
+    def __call__(self, src: Tensor, tgt: Tensor, src_mask: Tensor | None = None,
+                 tgt_mask: Tensor | None = None, memory_mask: Tensor | None = None,
+                 src_key_padding_mask: Tensor | None = None, tgt_key_padding_mask: Tensor | None = None,
+                 memory_key_padding_mask: Tensor | None = None, src_is_causal: bool | None = None,
+                 tgt_is_causal: bool | None = None, memory_is_causal: bool = False) -> Tensor:
+        if src.ndim != tgt.ndim or any(x.shape[-1:] != (self.d_model,) for x in (src, tgt)) or (
+                src.ndim == 3 and src.shape[not self.batch_first] != tgt.shape[not self.batch_first]):
+            raise ValueError(f"Transformer takes src and tgt of as many sequences of {self.d_model} "
+                             f"features, got {src.shape} and {tgt.shape}, batch_first={self.batch_first}")
+        memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask,
+                              is_causal=src_is_causal)
+        return self.decoder(tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask,
+                            tgt_key_padding_mask=tgt_key_padding_mask,
+                            memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal,
+                            memory_is_causal=memory_is_causal)
+
+    @staticmethod
+    def generate_square_subsequent_mask(sz: int) -> Tensor:
+        """What hides later keys from a query: (sz, sz), -infinity above the diagonal, else 0."""
+        return Tensor.full((sz, sz), -math.inf, requires_grad=False).triu(1)

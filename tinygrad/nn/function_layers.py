@@ -58,6 +58,10 @@ def _in_mode(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return dropout
 
 
+def _rrelu(x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> Tensor:
+    return F.rrelu(x, lower, upper, Tensor.training, inplace)
+
+
 def _softmax_of_channels(x: Tensor) -> Tensor:
     return x.softmax(-3)
 
@@ -96,6 +100,7 @@ LeakyReLU = _layer("LeakyReLU", F.leaky_relu)
 LogSigmoid = _layer("LogSigmoid", F.logsigmoid)
 LogSoftmax = _layer("LogSoftmax", F.log_softmax, order=("dim",))
 Mish = _layer("Mish", F.mish)
+RReLU = _layer("RReLU", _rrelu, doc="`nn.functional.rrelu` as a layer, which draws while `Tensor.training`.")
 ReLU = _layer("ReLU", F.relu)
 ReLU6 = _layer("ReLU6", F.relu6)
 SELU = _layer("SELU", F.selu)
@@ -173,6 +178,7 @@ KLDivLoss = _layer("KLDivLoss", F.kl_div, 2)
 L1Loss = _layer("L1Loss", F.l1_loss, 2)
 MSELoss = _layer("MSELoss", F.mse_loss, 2)
 MarginRankingLoss = _layer("MarginRankingLoss", F.margin_ranking_loss, 3)
+MultiLabelMarginLoss = _layer("MultiLabelMarginLoss", F.multilabel_margin_loss, 2)
 MultiLabelSoftMarginLoss = _layer("MultiLabelSoftMarginLoss", F.multilabel_soft_margin_loss, 2)
 MultiMarginLoss = _layer("MultiMarginLoss", F.multi_margin_loss, 2)
 NLLLoss = _layer("NLLLoss", F.nll_loss, 2)
@@ -181,6 +187,8 @@ PoissonNLLLoss = _layer("PoissonNLLLoss", F.poisson_nll_loss, 2)
 SmoothL1Loss = _layer("SmoothL1Loss", F.smooth_l1_loss, 2)
 SoftMarginLoss = _layer("SoftMarginLoss", F.soft_margin_loss, 2)
 TripletMarginLoss = _layer("TripletMarginLoss", F.triplet_margin_loss, 3)
+TripletMarginWithDistanceLoss = _layer("TripletMarginWithDistanceLoss", F.triplet_margin_with_distance_loss,
+                                       3)
 
 __all__ = [
     "CELU",
@@ -241,6 +249,7 @@ __all__ = [
     "MaxUnpool2d",
     "MaxUnpool3d",
     "Mish",
+    "MultiLabelMarginLoss",
     "MultiLabelSoftMarginLoss",
     "MultiMarginLoss",
     "NLLLoss",
@@ -248,6 +257,7 @@ __all__ = [
     "PixelShuffle",
     "PixelUnshuffle",
     "PoissonNLLLoss",
+    "RReLU",
     "ReLU",
     "ReLU6",
     "ReflectionPad1d",
@@ -270,6 +280,7 @@ __all__ = [
     "Tanhshrink",
     "Threshold",
     "TripletMarginLoss",
+    "TripletMarginWithDistanceLoss",
     "Unflatten",
     "Unfold",
     "Upsample",

@@ -35,6 +35,7 @@ from tinygrad.nn.losses import l1_loss as l1_loss
 from tinygrad.nn.losses import margin_ranking_loss as margin_ranking_loss
 from tinygrad.nn.losses import mse_loss as mse_loss
 from tinygrad.nn.losses import multi_margin_loss as multi_margin_loss
+from tinygrad.nn.losses import multilabel_margin_loss as multilabel_margin_loss
 from tinygrad.nn.losses import multilabel_soft_margin_loss as multilabel_soft_margin_loss
 from tinygrad.nn.losses import nll_loss as nll_loss
 from tinygrad.nn.losses import pairwise_distance as pairwise_distance
@@ -42,6 +43,7 @@ from tinygrad.nn.losses import poisson_nll_loss as poisson_nll_loss
 from tinygrad.nn.losses import smooth_l1_loss as smooth_l1_loss
 from tinygrad.nn.losses import soft_margin_loss as soft_margin_loss
 from tinygrad.nn.losses import triplet_margin_loss as triplet_margin_loss
+from tinygrad.nn.losses import triplet_margin_with_distance_loss as triplet_margin_with_distance_loss
 from tinygrad.tensor import Tensor
 
 Sizes = int | Sequence[int]
@@ -93,6 +95,16 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """`Tensor.hardtanh`."""
     return _result(input, input.hardtanh(min_val, max_val), inplace)
+
+
+def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+          inplace: bool = False) -> Tensor:
+    """Negative items times a number between `lower` and `upper`: drawn for each while `training`, else their
+    mean (Xu and others, 2015)."""
+    if not lower <= upper:
+        raise ValueError(f"rrelu takes lower <= upper, got {lower} and {upper}")
+    slope = input.rand_like() * (upper - lower) + lower if training else (lower + upper) / 2
+    return _result(input, (input > 0).where(input, input * slope), inplace)
 
 
 relu_, selu_, elu_, leaky_relu_, hardtanh_ = (

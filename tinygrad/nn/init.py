@@ -120,3 +120,27 @@ def orthogonal_(tensor: Tensor, gain: float = 1) -> Tensor:
     size = min(rows, columns)
     q = q[:, :size] * r[:size, :size].diagonal().sign()
     return _filled(tensor, ((q if rows >= columns else q.T) * gain).reshape(tensor.shape).cast(tensor.dtype))
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """The weight of a convolution that keeps its input: of a filter, one 1, at the middle of the channel of
+    its number, for as many as there are of both, in each of the groups."""
+    if not 3 <= tensor.ndim <= 5 or groups < 1 or tensor.shape[0] % groups:
+        raise ValueError("dirac_ takes a weight (out, in, *kernel) of 1 to 3 axes of a kernel, out divisible "
+                         f"by groups, got shape {tensor.shape} and {groups} groups")
+    out, channels, *kernel = tensor.shape
+    middle = [(n // 2, (n - 1) // 2) for n in kernel]
+    identity = Tensor.eye(out // groups, channels, dtype=tensor.dtype, device=tensor.device)
+    items = identity.repeat(groups, 1).reshape(out, channels, *(1 for _ in kernel))
+    return _filled(tensor, items.pad(((0, 0), (0, 0), *middle)))
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
+    """Normal, of deviation `std`, but for zeros at random places of each column of a matrix, the share
+    `sparsity` of it, rounded up (Martens, 2010)."""
+    if tensor.ndim != 2 or not 0 <= sparsity <= 1:
+        raise ValueError("sparse_ takes a matrix and a sparsity from 0 to 1, got shape "
+                         f"{tensor.shape} and {sparsity}")
+    order = tensor.rand_like(dtype=dtypes.float32).argsort(0)
+    drawn = tensor.randn_like(dtype=dtypes.float32) * std
+    return _filled(tensor, (order < math.ceil(sparsity * tensor.shape[0])).where(0, drawn).cast(tensor.dtype))

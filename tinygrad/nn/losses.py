@@ -6,7 +6,7 @@ Each is of `input` and `target`, which broadcast where PyTorch's do, and has a `
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.casts import as_real
@@ -63,6 +63,22 @@ def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float =
     lacking = lacking if weight is None else lacking * weight[target].unsqueeze(1)
     others = Tensor.arange(input.shape[1], device=input.device) != own
     return reduce_loss(others.where(lacking, 0).sum(1) / input.shape[1], reduction)
+
+
+def multilabel_margin_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """Sums of max(0, 1 - the score of a label + that of another class), over the labels and the classes that
+    are none, over the number of classes: of scores (N, classes), or (classes,), and class numbers of that
+    shape, which are labels up to the first -1."""
+    if input.shape != target.shape or input.ndim not in (1, 2):
+        raise ValueError("multilabel_margin_loss takes scores (N, classes) or (classes,) and class numbers "
+                         f"of that shape, got {input.shape} and {target.shape}")
+    input, labels = as_real(input), (target >= 0).cast(dtypes.int32).cumprod(-1) > 0
+    places = labels.where(target, 0)
+    classes = Tensor.arange(input.shape[-1], device=input.device)
+    is_label = (labels.unsqueeze(-1) & (places.unsqueeze(-1) == classes)).any(-2)
+    lacking = (1 - input.gather(-1, places).unsqueeze(-1) + input.unsqueeze(-2)).clamp_min(0)
+    counted = labels.unsqueeze(-1) & ~is_label.unsqueeze(-2)
+    return reduce_loss(counted.where(lacking, 0).sum((-2, -1)) / max(input.shape[-1], 1), reduction)
 
 
 NO_PATH = -1e30
@@ -256,9 +272,22 @@ def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, marg
                         reduction: Reduction = "mean") -> Tensor:
     """max(0, margin + the distance to the positive - that to the negative); `swap`: the negative's to anchor
     or positive, which is nearer (Balntas and others, 2016)."""
-    near, far = (pairwise_distance(anchor, other, p, eps) for other in (positive, negative))
+    def distance(x: Tensor, y: Tensor) -> Tensor:
+        return pairwise_distance(x, y, p, eps)
+
+    return triplet_margin_with_distance_loss(anchor, positive, negative, distance_function=distance,
+                                             margin=margin, swap=swap, reduction=reduction)
+
+
+def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative: Tensor, *,
+                                      distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+                                      margin: float = 1.0, swap: bool = False,
+                                      reduction: Reduction = "mean") -> Tensor:
+    """`triplet_margin_loss` by another distance of two tensors than `pairwise_distance`."""
+    distance = pairwise_distance if distance_function is None else distance_function
+    near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
-        far = far.minimum(pairwise_distance(positive, negative, p, eps))
+        far = far.minimum(distance(positive, negative))
     return reduce_loss((margin + near - far).clamp_min(0), reduction)
 
 

@@ -85,6 +85,17 @@ class LambdaLR(LRScheduler):
         return self.lr_lambda(t)
 
 
+class MultiplicativeLR(LRScheduler):
+    """Times `lr_lambda(steps)` of every step so far."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float], last_epoch: int = -1) -> None:
+        self.lr_lambda = lr_lambda
+        super().__init__(optimizer, last_epoch)
+
+    def _rate(self, t: int) -> float:
+        return self._last_lr * self.lr_lambda(t) if t > 0 else self.base_lr
+
+
 class StepLR(LRScheduler):
     """Times `gamma` every `step_size` steps."""
 
@@ -196,6 +207,45 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         while t >= length:
             t, length = t - length, length * self.T_mult
         return self.eta_min + (self.base_lr - self.eta_min) * (1 + math.cos(math.pi * t / length)) / 2
+
+
+class CyclicLR(LRScheduler):
+    """From `base_lr` up to `max_lr` in `step_size_up` steps and down again in `step_size_down`, along lines,
+    and so on (Smith, 2015). How far up: in cycle n from 1 on times 1 ("triangular") or 2 ** (1 - n)
+    ("triangular2"), or gamma ** steps ("exp_range"); or times `scale_fn` of the cycle's number, or of the
+    steps with scale_mode="iterations". The momentum stays (`cycle_momentum`), for no optimizer here can
+    change it.
+    """
+
+    def __init__(self, optimizer: Optimizer, base_lr: float, max_lr: float, step_size_up: int = 2000,
+                 step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0,
+                 scale_fn: Callable[[float], float] | None = None, scale_mode: str = "cycle",
+                 cycle_momentum: bool = False, *, last_epoch: int = -1) -> None:
+        scales: dict[str, Callable[[float], float]] = {
+            "triangular": lambda n: 1.0, "triangular2": lambda n: 2.0 ** (1 - n), "exp_range": self._shrunk}
+        if mode not in scales or scale_mode not in ("cycle", "iterations"):
+            raise ValueError(f"CyclicLR takes mode {', '.join(map(repr, scales))} and scale_mode 'cycle' or "
+                             f"'iterations', got {mode!r} and {scale_mode!r}")
+        if cycle_momentum:
+            raise ValueError("CyclicLR changes the rate alone: no optimizer changes its momentum between "
+                             "steps; leave cycle_momentum away")
+        step_size_down = step_size_up if step_size_down is None else step_size_down
+        _refuse_no_steps(step_size_up=step_size_up, step_size_down=step_size_down)
+        self.lowest, self.max_lr, self.gamma = base_lr, max_lr, gamma
+        self.step_size_up, self.step_size_down = step_size_up, step_size_down
+        self.scale_fn = scales[mode] if scale_fn is None else scale_fn
+        self.is_of_cycles = scale_mode == "cycle" if scale_fn is not None else mode != "exp_range"
+        super().__init__(optimizer, last_epoch)
+
+    def _shrunk(self, t: float) -> float:
+        return float(self.gamma ** t)
+
+    def _rate(self, t: int) -> float:
+        cycle, step = divmod(t, self.step_size_up + self.step_size_down)
+        share = step / self.step_size_up if step <= self.step_size_up else \
+            1 - (step - self.step_size_up) / self.step_size_down
+        return self.lowest + (self.max_lr - self.lowest) * share * self.scale_fn(
+            cycle + 1 if self.is_of_cycles else t)
 
 
 class OneCycleLR(LRScheduler):

@@ -1,4 +1,4 @@
-"""Gradients kept in bounds: functions of `torch.nn.utils`."""
+"""Gradients kept in bounds, parameters as one row: functions of `torch.nn.utils`."""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -42,3 +42,14 @@ def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     """All items in one row."""
     return Tensor.cat(*(p.flatten() for p in parameters))
+
+
+def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
+    """Overwrites parameters with the items of a row, as `parameters_to_vector` joins them."""
+    given = list(parameters)
+    sizes = [p.numel() for p in given]
+    if vec.shape != (sum(sizes),):
+        raise ValueError(f"vector_to_parameters takes one row of {sum(sizes)} items, got shape {vec.shape}")
+    with Tensor.no_grad():
+        for p, part in zip(given, vec.split(sizes), strict=True):
+            p.assign(part.reshape(p.shape).to(p.device).cast(p.dtype))
