@@ -151,6 +151,13 @@ def test_rows_are_written_in_proportion_to_their_items() -> None:
     assert GlobalCounters.global_ops - before < 20 * x.numel()  # for each of them, 300 comparisons
 
 
+def test_what_is_written_comes_from_any_device() -> None:
+    for index in (slice(0, 2), [0, 1]):
+        t = Tensor(np.zeros((3, 2), np.float32)).realize()
+        t[index] = Tensor(np.ones((2, 2), np.float32), device="PYTHON")
+        np.testing.assert_array_equal(t.numpy(), [[1, 1], [1, 1], [0, 0]])
+
+
 def test_places_out_of_range_are_not_written() -> None:
     for index in (([7, -9, 1],), ([1, 7, 0], [0, 2, 5])):
         x, expected = np.zeros((4, 5), np.float32), np.zeros((4, 5), np.float32)

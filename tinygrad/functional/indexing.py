@@ -354,14 +354,14 @@ def getitem(self: Tensor, index: Any) -> Tensor:
 def _as_selected(self: Tensor, chosen: Selection, new: Tensor) -> Tensor:
     """What is to be written, as the whole of what integers and slices select."""
     if not chosen.tensors:
-        return as_written("setitem", chosen.view.shape, self.dtype, new)
+        return as_written("setitem", chosen.view.shape, self.dtype, new).to(self.device)
     axes = tuple(sorted(chosen.tensors))
     indices = [chosen.tensors[axis] for axis in axes]
     view = type(self).of(chosen.view, self)
     places = Places.of(view.ndim, axes, indices)
     before, after = ([view.shape[a] for a in others] for others in (places.before, places.after))
     source = as_written("setitem", (*before, *places.shape, *after), self.dtype, new)
-    return _written_at(view, axes, source, *indices)
+    return _written_at(view, axes, source.to(self.device), *indices)
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:
@@ -381,7 +381,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         return
     node = self.uop  # the value may be another view, which asks for what is still to be written here
     chosen = select(self, index)
-    value = _as_selected(self, chosen, new).to(self.device).uop
+    value = _as_selected(self, chosen, new).uop
     if chosen.tensors and chosen.part is node:
         self.write(value.reshape(self.shape), partly=True)
         return
