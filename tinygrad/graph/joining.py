@@ -14,11 +14,16 @@ between groups, and groups of groups: where a kernel would be too large to be on
 are what it is cut into, and alike. (6,000 parts of one item took 1.55 s the first time with 64, 1.2 with 32,
 1.35 with 16: `python -m bench graphs --only stack`.)"""
 
+MOST_AT_ONCE = 64
+"""Parts up to which no group is stored: one kernel has a loop for each (`codegen/opt/loop_partition.py`);
+with more, each item would choose between all (128 images of 3 x 64 x 64: 28 ms, in groups 2)."""
+
 
 def joined(parts: Sequence[UOp], axis: int) -> UOp:
     """Nodes of one dtype one after another along an axis."""
     while len(parts) > GROUP:
-        parts = [joined(parts[i:i + GROUP], axis) for i in range(0, len(parts), GROUP)]
+        groups = [joined(parts[i:i + GROUP], axis) for i in range(0, len(parts), GROUP)]
+        parts = groups if len(parts) <= MOST_AT_ONCE else [group.intermediate() for group in groups]
     first, others = parts[0], range(len(parts[0].shape))
     total = sum(p.shape[axis] for p in parts)
 

@@ -112,14 +112,14 @@ class FusionGroup:
     def row_of(self, access: Access) -> tuple[object, ...] | None:
         """What tells the row that `access` runs along from other rows; None where it is no item of a row.
 
-        A row is what one inner loop runs over while the loops over outputs stand still. Two loops of equal
-        length over the same items have equal rows.
+        A row is what one inner loop, which is not closed, runs over while the loops over outputs stand still.
+        Two loops of equal length over the same items have equal rows.
         """
         inner = access.ranges - self.root_ranges
         if len(inner) != 1 or access.valid is not TRUE or any(i.op not in _PLAIN for i in access.index):
             return None
         (loop,) = inner
-        if loop.extent > CACHED_ROW or access.index.count(loop) != 1:
+        if loop in self.closed_loops or loop.extent > CACHED_ROW or access.index.count(loop) != 1:
             return None
         return tuple(loop.extent if i is loop else i for i in access.index)
 
@@ -137,10 +137,8 @@ class FusionGroup:
         loop_level = self.loop_level(access.ranges)
         if not self.nests(loop_level & self.root_ranges):
             return False
-        places = [i for i in access.index if i.op is not Ops.CONST]
-        if summary.is_segment_sum and prod(summary.source_shape) > SERIAL_WORK and \
-                (access.valid is not TRUE or places != ranges_among(self.index)):
-            return False  # one pass gives all its items in order; each by itself asks all that is summed
+        if takes_one_pass(summary) and not self.is_in_order(access):
+            return False  # it gives all its items in order; each by itself would ask all that is summed
         if loop_level == self.root_ranges:
             return True
         is_row = not loop_level > self.root_ranges
@@ -161,13 +159,18 @@ class FusionGroup:
         most = max(work, prod(self.root.shape), *(prod(f.source_shape) for f, _ in self.reduces))
         return bool(most <= outer * SERIAL_WORK)
 
+    def is_in_order(self, access: Access) -> bool:
+        """True for the items of the root's loops, one after another."""
+        places = [i for i in access.index if i.op is not Ops.CONST]
+        return access.valid is TRUE and places == ranges_among(self.index)
+
     def conflicts(self, summary: NodeSummary, access: Access) -> bool:
         """A fusion conflict: a REDUCE at `access` would share a kernel with a contraction that is tiled for
-        its own loops alone.
+        its own loops alone, or with a segment sum, whose one pass takes all loops.
 
-        They may share where the reduces are statistics of the contraction's rows, and what it reads again for
-        every tile of rows fits the cache. Not where blocks of threads run it: their tiles of a contraction
-        share out all loops of the kernel.
+        Contractions may share one where the reduces are statistics of the contraction's rows, and what it
+        reads again for every tile of rows fits the cache. Not where blocks of threads run it: their tiles of
+        a contraction share out all loops of the kernel.
         """
         if summary.is_closed or self.is_of_block(summary, access):
             return False
@@ -177,6 +180,9 @@ class FusionGroup:
         if self.root.op is Ops.ASSIGN and scatters_stores(summary):
             return True
         reduces = [*(r for r in self.reduces if not self.is_of_block(*r)), (summary, access)]
+        running = [f for f, at in reduces if not f.is_closed and at.ranges <= self.root_ranges]
+        if len(running) > 1 and any(map(takes_one_pass, running)):
+            return True
         main = [self.is_main(*r) for r in reduces].count(True)
         if self.runs_as_blocks:
             return any(f.is_contraction for f, _ in reduces) and (len(reduces) > 1 or not main)
@@ -202,6 +208,8 @@ class FusionGroup:
         if len(at) > 1 and (is_compared or not self.is_one_row(at)):
             return False  # each use may be computed apart
         if self.is_copy or self.root.numel == 0:
+            return False
+        if any(takes_one_pass(reduce) for reduce, _ in self.reduces) and not self.is_in_order(at[0]):
             return False
         ranges = at[0].ranges
         if not ranges <= self.root_ranges and not self.is_cached_row(summary, at):
@@ -478,6 +486,11 @@ def wanted_in_parts(uses: tuple[Use, ...]) -> bool:
     would leave few registers to any, and panels are for one."""
     kernels = [use.number for use in uses if use.access.ranges <= use.group.root_ranges]
     return len(kernels) > len(set(kernels))
+
+
+def takes_one_pass(summary: NodeSummary) -> bool:
+    """True for a segment sum of so much that a kernel adds it up in one pass, which takes all its loops."""
+    return summary.is_segment_sum and prod(summary.source_shape) > SERIAL_WORK
 
 
 def scatters_stores(summary: NodeSummary) -> bool:
