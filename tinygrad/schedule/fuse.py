@@ -19,6 +19,8 @@ decides:
 - stored: by a kernel of its own; or, where one of the kernels using it computes each item exactly once
   anyway, or caches the rows that it consists of, as one more output of that kernel. So attention's weights
   are stored by its forward kernel, for the three kernels of its gradients.
+- stored first: a segment sum that is not read in the order of its items, or beside another reduce. One pass
+  gives all of them; asked for one by one, each would walk over all that is summed.
 - stored too: what a kernel wants that has `MOST_OPERATIONS` already. A chain of ten thousand operations would
   be one kernel, as far as memory is concerned, but what compiles it takes more than twice as long for twice
   as many, and no part of it is a kernel that another part shares. Chains repeat, so most of the kernels that
