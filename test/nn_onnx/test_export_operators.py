@@ -222,15 +222,19 @@ def test_items_that_are_written_to_are_scattered() -> None:
         y = x * 2
         y[i] = v
         x[:, i] = 1  # an input, of which the file's input is what it was
-        return x, y
+        z = x + 1
+        z[i, i] = v[0, :2]
+        return x, y, z
 
     def wanted(x: Any, i: Any, v: Any) -> Any:
         x, y = x.copy(), x * 2
         y[i], x[:, i] = v, 1
-        return x, y
+        z = x + 1
+        z[i, i] = v[0, :2]
+        return x, y, z
 
     ops = compared(function, wanted, few(4, 4), np.array([2, -4]), few(2, 4))
-    assert ops["ScatterElements"] == 2 and not ops.keys() & {"Equal", "ReduceSum", "Where"}
+    assert ops["ScatterND"] == 3 and not ops.keys() & {"Equal", "ReduceSum", "Where"}
 
 
 def test_slices_that_are_written_to() -> None:

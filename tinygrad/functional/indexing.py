@@ -306,7 +306,7 @@ def _picked(self: Tensor, axes: tuple[int, ...], *indices: Tensor) -> Tensor:
 
 
 @memoised
-def _written_at(self: Tensor, axes: tuple[int, ...], source: Tensor, *indices: Tensor) -> Tensor:
+def written_at(self: Tensor, axes: tuple[int, ...], source: Tensor, *indices: Tensor) -> Tensor:
     """This with `source`, of the shape of what is selected, at the places that tensors select along these
     axes; the last one wins. Which source each row has, of the indexed axes, is found once for all its items.
     """
@@ -361,7 +361,7 @@ def _as_selected(self: Tensor, chosen: Selection, new: Tensor) -> Tensor:
     places = Places.of(view.ndim, axes, indices)
     before, after = ([view.shape[a] for a in others] for others in (places.before, places.after))
     source = as_written("setitem", (*before, *places.shape, *after), self.dtype, new)
-    return _written_at(view, axes, source.to(self.device), *indices)
+    return written_at(view, axes, source.to(self.device), *indices)
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tinygrad.dtype import DType, accumulate_dtype, dtypes, promote
-from tinygrad.functional.indexing import items_of, select
+from tinygrad.functional.indexing import Places, items_of, select
 from tinygrad.functional.joining import parts_of
 from tinygrad.functional.linalg import contracted
 from tinygrad.functional.windows import resolve_padding
@@ -358,6 +358,22 @@ def _scatter_call(x: Tensor, dim: int, index: Tensor, source: Tensor, reduction:
                  axis=dim % x.ndim, reduction=reduction)
 
 
+def _written(result: Tensor, self: Tensor, axes: tuple[int, ...], source: Tensor,
+             indices: tuple[Tensor, ...]) -> Call:
+    """`x[places] = source`; of several at one place the last one stays, as in ONNX Runtime."""
+    places = Places.of(self.ndim, axes, indices)
+    lead, rank = len(places.before), len(places.shape)
+    order = [*axes, *places.before, *places.after]
+    given = source.permute([*range(lead, lead + rank), *range(lead), *range(lead + rank, source.ndim)])
+    wide = [x.cast(dtypes.int64).expand(places.shape) for x in indices]
+
+    def write(writer: OnnxWriter, names: list[str]) -> str:
+        found = writer.add("ScatterND", names)
+        turned = [order.index(axis) for axis in range(len(order))]
+        return found if turned == sorted(turned) else writer.add("Transpose", [found], perm=turned)
+    return Call((self.permute(order).uop, wide[0].stack(*wide[1:], dim=-1).uop, given.uop), write)
+
+
 REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 
 
@@ -405,6 +421,7 @@ CALLS: dict[str, Entry] = {
     "gather": _gathered_elements,
     "scatter": _scattered,
     "scatter_reduce": _scattered_reduce,
+    "written_at": _written,
     "cat": _joined,
     "softmax": _softmax("Softmax"),
     "log_softmax": _softmax("LogSoftmax"),
@@ -438,7 +455,7 @@ CALLS: dict[str, Entry] = {
     "elu": lambda result, self, alpha: _of_float("Elu", result, self, alpha=alpha),
     "leaky_relu": lambda result, self, neg_slope: _of_float("LeakyRelu", result, self, alpha=neg_slope),
 }
-"""By the name of the method, or of the function that einsum is made of."""
+"""By the name of the method, or of the function that einsum, or `x[places] = y`, is made of."""
 
 LAYERS: dict[type[Any], Entry] = {Embedding: _looked_up, RMSNorm: _rms_normalised}
 """Layers that are an operator of the standard when they are called."""
