@@ -10,9 +10,8 @@ from tinygrad.graph.uop import UOp
 
 GROUP = 32
 """Parts that are joined one by one. An item of the result chooses between all of them; where there are more,
-between groups, and groups of groups: where a kernel would be too large to be one (`schedule/fuse.py`), those
-are what it is cut into, and alike. (6,000 parts of one item took 1.55 s the first time with 64, 1.2 with 32,
-1.35 with 16: `python -m bench graphs --only stack`.)"""
+between groups, and groups of groups, whose kernels are alike. (6,000 parts of one item took 1.55 s the first
+time with 64, 1.2 with 32, 1.35 with 16: `python -m bench graphs --only stack`.)"""
 
 MOST_AT_ONCE = 64
 """Parts up to which no group is stored: one kernel has a loop for each (`codegen/opt/loop_partition.py`);

@@ -97,7 +97,7 @@ def _counter_size(node: UOp) -> int:
 def is_counter(node: UOp) -> bool:
     """Whether a value is a little arithmetic of what counts (arange) and constants: who compares positions
     with it computes it, where memory could not be seen through, though somebody stores it too."""
-    return 0 < _counter_size.of(node) <= COUNTER_SIZE and not reads_memory.of(node) \
+    return not reads_memory.of(node) and 0 < _counter_size.of(node) <= COUNTER_SIZE \
         and not any(n.op in Family.ELEMENTARY for n in node.toposort())
 
 

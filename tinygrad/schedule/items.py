@@ -192,8 +192,8 @@ def _in_memory(outputs: list[UOp], graph: list[UOp]) -> tuple[list[UOp], dict[UO
     what somebody makes so, results, and what is copied; and what became of each of its nodes.
 
     What folded to memory of another tensor (x * 1), which may be overwritten, is copied; what counts (arange)
-    is stored for whom asked for that, and computed by all others. Views stay views,
-    unless this schedule overwrites what they show.
+    is stored for whom asked for that, and computed by all others. Views stay views, unless this schedule
+    overwrites what they show.
     """
     order = UOp.sink(graph).toposort()
     written = {n.src[0].base for n in order if n.op is Ops.ASSIGN}

@@ -3,9 +3,6 @@ those of rows and columns alone."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
-
-import ml_dtypes
 
 from tinygrad.dtype import DType, dtypes, promote
 from tinygrad.nn.optim.optimizer import Optimizer, averaged, refuse_averages, refuse_negative
@@ -58,9 +55,7 @@ class Adagrad(Optimizer):
         refuse_negative(weight_decay=weight_decay, eps=eps)
         self.weight_decay = weight_decay
         self.eps = eps
-        self.v = self._state()
-        for v in self.v:
-            v.assign(initial_accumulator_value).realize()
+        self.v = self._state(initial_accumulator_value)
 
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
         for i, g in grads.items():
@@ -167,5 +162,4 @@ def _root_mean_square(x: Tensor) -> Tensor:
 
 def _precision(dtype: DType) -> float:
     """The distance of 1 to the next number."""
-    limits: Any = ml_dtypes.finfo  # which has no types
-    return float(limits(dtype.numpy).eps)
+    return float(2.0 ** -dtypes.finfo(dtype)[1])

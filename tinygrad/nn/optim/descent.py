@@ -172,9 +172,7 @@ class Rprop(Optimizer):
         self.etas = etas
         self.step_sizes = step_sizes
         self.before = self._state()
-        self.sizes = self._state()
-        for size in self.sizes:
-            size.assign(lr).realize()
+        self.sizes = self._state(lr)
 
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
         less, more = self.etas

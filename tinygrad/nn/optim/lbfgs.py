@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tinygrad.nn.optim.optimizer import Optimizer, refuse_negative
+from tinygrad.nn.utils import parameters_to_vector, vector_to_parameters
 from tinygrad.tensor import Tensor
 
 MOST_TRIALS = 25
@@ -149,14 +150,11 @@ class LBFGS(Optimizer):
     # --- all parameters in one row --------------------------------------------------------------------------
 
     def _flat(self, parts: list[Tensor]) -> Tensor:
-        dtype = self.lr.dtype
-        return Tensor.cat(*(x.to(self.device).cast(dtype).flatten() for x in parts)).realize()
+        return parameters_to_vector(x.to(self.device).cast(self.lr.dtype) for x in parts).realize()
 
     def _put(self, row: Tensor) -> None:
-        sizes = [p.numel() for p in self.params]
-        parts = zip(self.params, row.detach().split(sizes), strict=True)
-        with Tensor.no_grad():
-            Tensor.realize(*(p.assign(part.reshape(p.shape).to(p.device).cast(p.dtype)) for p, part in parts))
+        vector_to_parameters(row.detach(), self.params)
+        Tensor.realize(*self.params)
 
     def _trial(self, loss: Tensor, at: float, direction: Tensor | None) -> Trial:
         """The loss, and the gradients that the closure left."""

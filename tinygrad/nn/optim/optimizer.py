@@ -77,12 +77,12 @@ class Optimizer:
         """Such numbers on a parameter's device, in the type of its updates."""
         return numbers.to(p.device).cast(promote(p.dtype, dtypes.float32))
 
-    def _state(self) -> list[Tensor]:
-        """Zeros for each parameter, with memory of their own."""
-        zeros = [p.empty_like(dtype=promote(p.dtype, dtypes.float32), requires_grad=False).assign(0)
+    def _state(self, value: float = 0.0) -> list[Tensor]:
+        """A number, zero unless given, for each item of each parameter, with memory of their own."""
+        state = [p.empty_like(dtype=promote(p.dtype, dtypes.float32), requires_grad=False).assign(value)
                  for p in self.params]
-        Tensor.realize(*zeros)
-        return zeros
+        Tensor.realize(*state)
+        return state
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
