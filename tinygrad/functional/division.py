@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
 
@@ -155,44 +154,3 @@ def _floored_quotient(x: UOp, y: UOp, rest: UOp) -> UOp:
     lack = (lack.maximum(-lack) < 2.0**(digits - 2)).where(_to_whole(lack), lack)
     is_corrected = (near.maximum(-near) < 2.0**(2 * digits)) & (y.maximum(-y) < math.inf)
     return is_corrected.where(near + lack, _other_sign(rest, y).where(near - 1, near))
-
-
-# --- gradients of quotients ---------------------------------------------------------------------------------
-
-
-def quotient(a: UOp, b: UOp) -> UOp:
-    """a / b of floats. Its gradients lose no digits where it is a share of a sum, e^x / (1 + e^x), and are
-    zero where a sum with an exponential in it overflows."""
-    part, total = a, b
-    while part.op is total.op is Ops.CAST and part.src[0].dtype is total.src[0].dtype:
-        part, total = part.src[0], total.src[0]
-    if total.op is Ops.ADD and part in total.src:
-        rest = total.src[total.src[0] is part]
-        return (a / b).with_gradient((part, rest), _gradients_of_share)
-    while total.op is Ops.CAST:
-        total = total.src[0]
-    if total.op is Ops.ADD and any(s.op is Ops.EXP2 for s in total.src):
-        return (a / b).with_gradient((a, b), _gradients_of_logistic)
-    return a / b
-
-
-def _gradients_of_share(g: UOp, node: UOp) -> tuple[UOp, UOp]:
-    """g r / (p + r)^2 and -g p / (p + r)^2 of p / (p + r): with 1 / (p + r) - p / (p + r)^2 in place of the
-    first, nothing would be left for large p."""
-    part, rest = (x.cast(g.dtype) for x in node.src[1:])
-    total = part + rest
-    share = g / total
-    to_part, to_rest = share * (rest / total), -share * (part / total)
-    finite = _is_not_infinite(total)
-    gradients = (finite.where(to_part, 0), finite.where(to_rest, 0))
-    return gradients[0].cast(node.src[1].dtype), gradients[1].cast(node.src[2].dtype)
-
-
-def _gradients_of_logistic(g: UOp, node: UOp) -> tuple[UOp, UOp]:
-    """g / b and -g (a / b) / b, zero where b is infinite: it grows as fast as what it is a sum of."""
-    share = g / node.src[2]
-    return share, _is_not_infinite(node.src[2]).where(-share * node, 0)
-
-
-def _is_not_infinite(x: UOp) -> UOp:
-    return x.ne(math.inf) & x.ne(-math.inf)

@@ -16,12 +16,7 @@ import numpy as np
 
 from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes, least_upper_float, promote
-from tinygrad.functional.division import (
-    floored_quotient,
-    floored_remainder,
-    quotient,
-    truncated_remainder,
-)
+from tinygrad.functional.division import floored_quotient, floored_remainder, truncated_remainder
 from tinygrad.functional.graph_templates import memoised
 from tinygrad.graph.leaf_tensors import value_of_its_own
 from tinygrad.graph.node_flags import APPLIED
@@ -275,7 +270,7 @@ def div(self: Tensor, x: Operand, reverse: bool = False, rounding_mode: str | No
     if rounding_mode is None:
         if _is_rounded(self.dtype, x):
             return div(self.cast(dtypes.float32), x, reverse).cast(self.dtype)
-        return real_binary("div", quotient, self, x, reverse)
+        return real_binary("div", _share, self, x, reverse)
     if rounding_mode == "floor":
         return floordiv(self, x, reverse)
     if rounding_mode != "trunc":
@@ -289,6 +284,10 @@ def div(self: Tensor, x: Operand, reverse: bool = False, rounding_mode: str | No
         return ((down < 0) & (down * b).ne(a)).where(down + 1, down)
 
     return binary("div", toward_zero, self, x, reverse)
+
+
+def _share(a: UOp, b: UOp) -> UOp:
+    return a / b
 
 
 def no_bools(name: str, a: UOp, b: UOp) -> tuple[UOp, UOp]:
@@ -352,7 +351,7 @@ def reciprocal(self: Tensor) -> Tensor:
     """
     def inverse(x: UOp) -> UOp:
         number = x.cast(least_upper_float(x.dtype))
-        return quotient(number._operand(1), number)
+        return number._operand(1) / number
 
     return unary(self, inverse)
 

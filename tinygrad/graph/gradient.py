@@ -1,12 +1,12 @@
 """Derivatives, as graph nodes: one table from each primitive to the gradients of its sources.
 
-`gradients(root, root_gradient, targets)` walks from `root` back to the `targets` over the nodes that lead to
+`gradients(root, weight, targets)` walks from `root` back to the `targets` over the nodes that lead to
 one, and returns for each target a graph node of its shape. Because the results are ordinary nodes, they fuse
 and schedule as any others, and gradients of gradients work. DETACH ends the walk (unless it is itself a
 target), and so does everything that is not a float.
 
 A table entry gets the gradient of a node's value and the node, and returns one gradient (or None) for each
-source. `graph/tangent.py` is the same the other way round: forward mode, mostly by this table.
+source (`sources_of`). `graph/tangent.py` is the same the other way round: forward mode, mostly by this table.
 """
 from __future__ import annotations
 
@@ -54,10 +54,40 @@ def _mul(g: UOp, node: UOp) -> SourceGradients:
     return _scaled(g, Ops.MUL, b), _scaled(g, Ops.MUL, a)
 
 
+def sources_of(node: UOp) -> tuple[UOp, ...]:
+    """The nodes that a rule of the table gives gradients at: a node's sources; those of a share of a sum,
+    e^x / (1 + e^x), are that part and the rest. With 1 / (p + r) - p / (p + r)^2 as the gradient at p,
+    nothing would be left of it for large p."""
+    if node.op is not Ops.FDIV:
+        return node.src
+    part, total = node.src
+    while part.op is total.op is Ops.CAST and part.src[0].dtype is total.src[0].dtype:
+        part, total = part.src[0], total.src[0]
+    if total.op is Ops.ADD and part in total.src:
+        return part, total.src[total.src[0] is part]
+    return node.src
+
+
 def _fdiv(g: UOp, node: UOp) -> SourceGradients:
-    """g / b and -g / b * (a / b)."""
-    share = _scaled(g, Ops.FDIV, node.src[1])
-    return share, -_scaled(share, Ops.MUL, node)
+    """g / b and -g / b * (a / b); of p / (p + r), g r / (p + r)^2 and -g p / (p + r)^2. Zero where a sum with
+    an exponential in it, which grows as fast as what it is a sum of, overflows."""
+    sources, total = sources_of(node), node.src[1]
+    share = _scaled(g, Ops.FDIV, total)
+    if sources is not node.src:
+        part, rest = [x.cast(node.dtype) for x in sources]
+        finite = _is_not_infinite(total)
+        at_part, at_rest = [finite.where(x, 0) for x in (share * (rest / total), -share * (part / total))]
+        return at_part.cast(sources[0].dtype), at_rest.cast(sources[1].dtype)
+    at_total = -_scaled(share, Ops.MUL, node)
+    while total.op is Ops.CAST:
+        total = total.src[0]
+    if total.op is Ops.ADD and any([s.op is Ops.EXP2 for s in total.src]):
+        at_total = _is_not_infinite(node.src[1]).where(at_total, 0)
+    return share, at_total
+
+
+def _is_not_infinite(x: UOp) -> UOp:
+    return x.ne(math.inf) & x.ne(-math.inf)
 
 
 def _scaled(g: UOp, op: Ops, factor: UOp) -> UOp:
@@ -220,12 +250,12 @@ def transpose_movement(view: UOp, value: UOp, base: UOp) -> UOp:
     return value
 
 
-def gradients(root: UOp, root_gradient: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
-    """The gradient of `root` at each of `targets`, weighted by `root_gradient`.
+def gradients(root: UOp, weight: UOp, targets: Sequence[UOp]) -> list[UOp | None]:
+    """The gradient of `root` at each of `targets`, weighted by `weight`.
 
     None where no way leads there, zeros where only constant steps (TRUNC) do.
     """
-    return summed_gradients({root: root_gradient}, targets)
+    return summed_gradients({root: weight}, targets)
 
 
 def summed_gradients(roots: Mapping[UOp, UOp], targets: Sequence[UOp]) -> list[UOp | None]:
@@ -251,7 +281,7 @@ def summed_gradients(roots: Mapping[UOp, UOp], targets: Sequence[UOp]) -> list[U
             own = GRADIENT_RULES[node.op](found[node], node)
         else:
             own = watcher.gradients_of(node, partial(GRADIENT_RULES[node.op], found[node], node))
-        for source, gradient in zip(node.src, own, strict=True):
+        for source, gradient in zip(sources_of(node), own, strict=True):
             if gradient is not None and source in leads_to_target:
                 found[source] = found[source] + gradient if source in found else gradient
     zeros = {t: UOp.const(0, t.dtype, t.shape) for t in wanted & on_the_way if t not in found}
@@ -262,4 +292,4 @@ def _differentiable(node: UOp) -> tuple[UOp, ...]:
     """The sources whose gradient the table may give."""
     if node.op in (Ops.ASSIGN, Ops.CUSTOM_GRADIENT):
         return node.src[1:]
-    return node.src
+    return sources_of(node)

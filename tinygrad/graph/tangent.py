@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from tinygrad.graph.gradient import GRADIENT_RULES, as_argument, summed_gradients
+from tinygrad.graph.gradient import GRADIENT_RULES, as_argument, sources_of, summed_gradients
 from tinygrad.graph.node_flags import Argument
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
@@ -86,7 +86,7 @@ def tangents(roots: Sequence[UOp], seeds: Mapping[UOp, UOp]) -> list[UOp | None]
     for node in UOp.sink(roots).toposort(stop=lambda node: node in seeds or node.op is Ops.DETACH):
         if node in found or node.op not in TANGENT_RULES or not node.dtype.is_float:
             continue
-        parts = [found.get(source) for source in node.src]
+        parts = [found.get(source) for source in sources_of(node)]
         if any(part is not None for part in parts):
             found[node] = TANGENT_RULES[node.op](node, parts)
     return [found.get(root) for root in roots]
