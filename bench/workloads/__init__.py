@@ -5,7 +5,19 @@ and list it in its family's `WORKLOADS`; a library without a setup shows `-`.
 """
 from __future__ import annotations
 
-from bench.workloads import attention, conv, devices, gather, gemm, linalg, memory, models, odd, overhead
+from bench.workloads import (
+    attention,
+    conv,
+    devices,
+    eager_steps,
+    gather,
+    gemm,
+    linalg,
+    memory,
+    models,
+    odd,
+    overhead,
+)
 from bench.workloads.base import BEFORE as BEFORE
 from bench.workloads.base import JITTED as JITTED
 from bench.workloads.base import OURS as OURS
@@ -24,6 +36,7 @@ FAMILIES: dict[str, tuple[Workload, ...]] = {
     "models": models.WORKLOADS,
     "odd": odd.WORKLOADS,
     "overhead": overhead.WORKLOADS,
+    "steps": eager_steps.WORKLOADS,
     "devices": devices.WORKLOADS,
 }
 WORKLOADS: tuple[Workload, ...] = tuple(workload for family in FAMILIES.values() for workload in family)
