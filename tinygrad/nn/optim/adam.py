@@ -42,16 +42,14 @@ class LAMB(Optimizer):
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
         for i, g in grads.items():
             p, m, v = self.params[i], self.m[i], self.v[i]
-            if self.gradient_decay:
-                g = g + self.gradient_decay * self._wide(p)
-            m.assign(averaged(m, g, self.b1))
-            v.assign(averaged(v, g * g, self.b2))
+            value, decay = self._wide(p), self.gradient_decay
+            for state, after in zip((m, v), _averages(m, v, g, value, decay, self.b1, self.b2), strict=True):
+                state.assign(after)
             correction1, correction2 = self._at(self.correction1, p)[i], self._at(self.correction2, p)[i]
             if self.largest:
                 v = self.largest[i].assign(self.largest[i].maximum(v))
-            value = _adapted(self._wide(p), m, v, averaged(correction1, 1.0, self.b1),
-                             averaged(correction2, 1.0, self.b2), self._at(self.lr, p), self.eps,
-                             self.weight_decay, self.adam)
+            value = _adapted(value, m, v, correction1, correction2, self._at(self.lr, p), self.b1, self.b2,
+                             self.eps, self.weight_decay, self.adam)
             p.assign(value.cast(p.dtype))
         for correction, b in ((self.correction1, self.b1), (self.correction2, self.b2)):
             self._advance(correction, averaged(correction, 1.0, b), grads)
@@ -59,11 +57,21 @@ class LAMB(Optimizer):
 
 
 @memoised
+def _averages(m: Tensor, v: Tensor, g: Tensor, value: Tensor, decay: float, b1: float, b2: float
+              ) -> tuple[Tensor, Tensor]:
+    """The next averages of a gradient, to which `decay` times the value is added, and of that squared."""
+    if decay:
+        g = g + decay * value
+    return averaged(m, g, b1), averaged(v, g * g, b2)
+
+
+@memoised
 def _adapted(value: Tensor, m: Tensor, v: Tensor, correction1: Tensor, correction2: Tensor, rate: Tensor,
-             eps: float, weight_decay: float, adam: bool) -> Tensor:
-    """The next value of a parameter, with the new averages of its gradient and of that squared, and 1 - b^t
-    for both; see `LAMB`."""
-    update = m / correction1 / ((v / correction2).sqrt() + eps)
+             b1: float, b2: float, eps: float, weight_decay: float, adam: bool) -> Tensor:
+    """The next value of a parameter, with the new averages of its gradient and of that squared, and the last
+    1 - b^t for both; see `LAMB`."""
+    m = m / averaged(correction1, 1.0, b1)
+    update = m / ((v / averaged(correction2, 1.0, b2)).sqrt() + eps)
     if weight_decay:
         update = update + weight_decay * value
     if not adam:

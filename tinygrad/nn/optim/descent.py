@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
+from tinygrad.functional.graph_templates import memoised
 from tinygrad.nn.optim.optimizer import Optimizer, refuse_negative
 from tinygrad.tensor import Tensor
 
@@ -36,32 +38,58 @@ class LARS(Optimizer):
         self.b = self._state() if momentum else []
 
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
+        rule = (self.momentum, self.weight_decay, self.nesterov, self.classic, self.pre_wd, self.tcoef)
         for i, g in grads.items():
-            p = self.params[i]
-            value = self._wide(p)
-            rate = self._at(self.lr, p) * self._trust(value, g)
-            if self.pre_wd and self.weight_decay:
-                g = g + self.weight_decay * value
-            if self.classic:
-                g = g * rate
+            p, b = self.params[i], None
+            value, rate = self._wide(p), self._at(self.lr, p)
             if self.momentum:
-                b = self.b[i].assign(self.momentum * self.b[i] + g)
-                g = g + self.momentum * b if self.nesterov else b
-            if self.ns_coefficients is not None and self.ns_steps > 0 and p.ndim > 1:
-                g = orthogonalize(g, self.ns_steps, self.ns_coefficients)
-            if not self.classic:
-                g = g * rate
-            if not self.pre_wd and self.weight_decay:
-                value = value * (1 - self.weight_decay * self._at(self.lr, p))
-            p.assign((value - g).cast(p.dtype))
+                b = self.b[i].assign(_velocity(self.b[i], value, g, rate, rule))
+            p.assign(_descended(value, g, b, rate, rule, self.ns_steps, self.ns_coefficients).cast(p.dtype))
         return self.b
 
-    def _trust(self, value: Tensor, g: Tensor) -> Tensor | float:
-        if not self.tcoef:
-            return 1.0
-        size, slope = value.square().sum().sqrt(), g.square().sum().sqrt()
-        trust = self.tcoef * size / (slope + self.weight_decay * size)
-        return ((size > 0) & (slope > 0)).where(trust, 1.0)
+
+Rule: TypeAlias = tuple[float, float, bool, bool, bool, float]
+"""momentum, weight_decay, nesterov, classic, pre_wd, tcoef: see `LARS`."""
+
+
+@memoised
+def _velocity(b: Tensor, value: Tensor, g: Tensor, rate: Tensor, rule: Rule) -> Tensor:
+    """The next momentum."""
+    return rule[0] * b + _scaled(value, g, rate, rule)[0]
+
+
+@memoised
+def _descended(value: Tensor, g: Tensor, b: Tensor | None, rate: Tensor, rule: Rule, ns_steps: int,
+               ns_coefficients: tuple[float, float, float] | None) -> Tensor:
+    """The next value of a parameter, with the new momentum, if there is one."""
+    momentum, weight_decay, nesterov, classic, pre_wd, _ = rule
+    g, trusted = _scaled(value, g, rate, rule)
+    if b is not None:
+        g = g + momentum * b if nesterov else b
+    if ns_coefficients is not None and ns_steps > 0 and value.ndim > 1:
+        g = orthogonalize(g, ns_steps, ns_coefficients)
+    if not classic:
+        g = g * trusted
+    if not pre_wd and weight_decay:
+        value = value * (1 - weight_decay * rate)
+    return value - g
+
+
+def _scaled(value: Tensor, g: Tensor, rate: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+    """The gradient that goes into the momentum, and the rate of this parameter."""
+    _, weight_decay, _, classic, pre_wd, tcoef = rule
+    trusted = rate * _trust(value, g, weight_decay, tcoef)
+    if pre_wd and weight_decay:
+        g = g + weight_decay * value
+    return g * trusted if classic else g, trusted
+
+
+def _trust(value: Tensor, g: Tensor, weight_decay: float, tcoef: float) -> Tensor | float:
+    if not tcoef:
+        return 1.0
+    size, slope = value.square().sum().sqrt(), g.square().sum().sqrt()
+    trust = tcoef * size / (slope + weight_decay * size)
+    return ((size > 0) & (slope > 0)).where(trust, 1.0)
 
 
 def orthogonalize(g: Tensor, steps: int, coefficients: tuple[float, float, float]) -> Tensor:

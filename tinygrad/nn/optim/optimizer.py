@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.graph_templates import memoised
+from tinygrad.graph.leaf_tensors import depends_on_leaf
 from tinygrad.helpers import dedup, flatten
 from tinygrad.tensor import Tensor
 
@@ -75,7 +76,9 @@ class Optimizer:
     @staticmethod
     def _at(numbers: Tensor, p: Tensor) -> Tensor:
         """Such numbers on a parameter's device, in the type of its updates."""
-        return numbers.to(p.device).cast(promote(p.dtype, dtypes.float32))
+        dtype, device = promote(p.dtype, dtypes.float32), p.device
+        is_there = numbers.dtype is dtype and numbers.device == device
+        return numbers if is_there else numbers.to(device).cast(dtype)
 
     def _state(self, value: float = 0.0) -> list[Tensor]:
         """A number, zero unless given, for each item of each parameter, with memory of their own."""
@@ -94,13 +97,15 @@ class Optimizer:
         `closure`, if there is one, is called before: it computes the gradients, and the loss, which is
         returned."""
         loss = None if closure is None else closure()
-        Tensor.realize(*self.schedule_step())
+        # gradients read what is overwritten: to be told costs less than to find that out
+        gradients = [p.grad for p in self.params if p.grad is not None]
+        Tensor.realize(*self.schedule_step(), *gradients)
         return loss
 
     def schedule_step(self) -> list[Tensor]:
         """The tensors of one update, assigned but not realised: state, parameters, buffers."""
-        grads = {i: p.grad.detach().cast(promote(p.dtype, dtypes.float32))
-                 for i, p in enumerate(self.params) if p.grad is not None}
+        grads = {i: _constant(g).cast(promote(p.dtype, dtypes.float32))
+                 for i, p in enumerate(self.params) if (g := p.grad) is not None}
         if self.maximize:
             grads = {i: -g for i, g in grads.items()}
         return [*self._step(grads), *self.params, *self.buffers]
@@ -122,6 +127,11 @@ class Optimizer:
             has_gradient = Tensor([i in grads for i in range(len(self.params))], device=self.device)
             after = has_gradient.where(after, numbers)
         numbers.assign(after)
+
+
+def _constant(g: Tensor) -> Tensor:
+    """A gradient that no gradient flows through, as those that `backward` leaves are."""
+    return g.detach() if depends_on_leaf(g._result) else g
 
 
 def refuse_negative(**options: float) -> None:
