@@ -146,6 +146,17 @@ def test_equal_calls_of_which_one_was_asked_for_its_nodes_are_computed_once(orde
         np.testing.assert_allclose(both[0].numpy(), a.numpy() @ b.numpy(), rtol=1e-5)
 
 
+def test_a_call_of_one_value_in_two_forms_says_nothing_about_others() -> None:
+    a, b = real(7, 6), real(6, 4)
+    applied, nodes = product(a, b), product(a, b)
+    nodes.uop.op  # noqa: B018  # looks at the nodes
+    np.testing.assert_array_equal((applied - nodes).numpy(), np.zeros((7, 4)))
+    for _ in range(2):
+        x, y = product(real(7, 6), b), product(a, real(6, 4))
+        difference = x - y
+        np.testing.assert_allclose(difference.numpy(), x.numpy() - y.numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_several_results_are_computed_together() -> None:
     a, b = real(5, 6), real(6, 4)
     y, z = product(a, b), product(a, b) * 2
@@ -202,7 +213,7 @@ def test_gradients_flow_through_it(is_realized: bool) -> None:
     if is_realized:
         y.realize()
     y.sum().backward()
-    np.testing.assert_allclose(a.grad.numpy(), np.ones((5, 4)) @ b.numpy().T, rtol=1e-5)
+    np.testing.assert_allclose(a.grad.numpy(), np.ones((5, 4)) @ b.numpy().T, rtol=1e-5, atol=1e-6)
     y = product(a, b)
     y.requires_grad = True
     (y * 3).sum().backward()
@@ -228,13 +239,22 @@ def test_whoever_looks_at_all_tensors_sees_nodes() -> None:
     assert y in set(live_tensors()) and y._uop.viewed.op is not Ops.APPLY
 
 
-def test_it_stands_above_lazy_nodes_but_none_that_is_to_be_kept_or_written_before() -> None:
+def test_it_stands_above_lazy_nodes_also_such_as_are_to_be_kept_or_written_before() -> None:
     a, b, lazy = real(5, 6), real(6, 4), Tensor.rand(6, 4)
     product(a, b)
     assert ((a + 1) @ b)._uop.viewed.op is Ops.APPLY
-    assert (a @ lazy)._uop.viewed.op is not Ops.APPLY
-    (a @ lazy).realize()
-    assert lazy._is_realized and (a @ lazy)._uop.viewed.op is Ops.APPLY
+    drawn = a @ lazy
+    assert drawn._uop.viewed.op is Ops.APPLY
+    drawn.realize()
+    assert lazy._is_realized and drawn._uop.viewed.op is Ops.APPLY
+    np.testing.assert_allclose(drawn.numpy(), a.numpy() @ lazy.numpy(), rtol=1e-5)
+    expected = a.numpy()
+    for _ in range(3):
+        after = a.assign(a * 0.5 + a.tanh()) @ b
+        expected = expected * 0.5 + np.tanh(expected)
+        assert after._uop.viewed.op is Ops.APPLY
+        np.testing.assert_allclose(after.numpy(), expected @ b.numpy(), rtol=1e-4)
+        np.testing.assert_allclose(a.numpy(), expected, rtol=1e-5)
     assert all(n.op is not Ops.APPLY for n in ((a @ b) * 2).uop.toposort())
 
 

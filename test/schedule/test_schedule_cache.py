@@ -83,10 +83,10 @@ def run_program(program, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]
 def test_a_program_run_again_on_other_data_gives_what_numpy_gives(program):
     before, realize.schedules = realize.schedules, ScheduleCache()
     try:
-        for seed in (0, 100):
+        for seed in (0, 25, 50, 75, 100):  # by all nodes, then by more and more calls
             for found, expected in zip(*run_program(program, seed), strict=True):
                 np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-4)
-            if seed == 0:
+            if seed == 75:
                 known = set(realize.schedules.templates)
         assert set(realize.schedules.templates) == known
     finally:
@@ -247,7 +247,7 @@ def test_gradients_do_not_put_their_rules_into_the_key(cache):
         x.conv2d(w).square().sum().backward()
         assert w.grad is not None
         w.grad.realize()
-    assert len(cache.templates) == 1
+    assert len(cache.templates) == 2  # of all nodes, then of the calls
 
 
 # --- the bound ----------------------------------------------------------------------------------------------

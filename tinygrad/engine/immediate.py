@@ -26,8 +26,9 @@ from tinygrad.schedule.cache import Structure, Template
 from tinygrad.schedule.memory import Arena
 from tinygrad.schedule.memory_views import shared_memory
 
-MOST_KERNELS = 128
-"""Kernels up to which a template is looked at: what has more takes longer than handing it over."""
+MOST_KERNELS = 2048
+"""Kernels up to which a template is looked at. To hand one over takes 30 us, to call it 3 (a training step of
+409, an LSTM's of 50 steps, 14.4 and 3.8 ms, on Intel): what takes long in all is handed over anyway."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,18 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from tinygrad.functional.gradient_templates import gradients_of_calls, stands_for_calls
 from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaf_tensors import LeafIndex, is_leaf, value_of_its_own
+from tinygrad.graph.node_flags import APPLIED, LEAF
+from tinygrad.graph.ops import Family, Ops
+from tinygrad.graph.template import known_nodes, with_known_values
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import exclusive, prod
-from tinygrad.tensor.live import live_tensors
+from tinygrad.tensor.live import all_tensors, live_tensors
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -38,10 +42,14 @@ def gradient(self: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> 
         if not target.dtype.is_float:
             raise RuntimeError(f"only floats have gradients, target {i} is {target.dtype}")
     weight = _weight(self, gradient)
-    graph = LeafIndex(self.uop)
-    nodes = [graph.targets_of(t.uop) for t in targets]
-    found = gradients(self.uop, weight, [node for group in nodes for node in group])
-    by_node = dict(zip((node for group in nodes for node in group), found, strict=True))
+    graph, make = LeafIndex(with_known_values(self._result)), gradients_of_calls
+    found_in = _Targets(graph)
+    nodes = [found_in.of(target) for target in targets]
+    if [] in nodes or not stands_for_calls(graph, self._result):  # they may be inside of a call
+        graph, make = LeafIndex(self.uop), gradients
+        nodes = [graph.targets_of(t.uop) for t in targets]
+    wanted = [node for group in nodes for node in group]
+    by_node = dict(zip(wanted, make(self._uop, weight, wanted), strict=True))
     results = []
     for target, group in zip(targets, nodes, strict=True):
         parts = [g.reshape(target.shape) for g in map(by_node.get, group) if g is not None]
@@ -64,10 +72,16 @@ def backward(self: Tensor, gradient: Tensor | None = None) -> Tensor:
     >>> y.sum().backward().item(), x.grad.tolist(), w.grad.tolist(), y.grad
     (5.0, [[2.0, 3.0], [2.0, 3.0]], [1.0, 1.0], None)
     """
-    weight = _weight(self, gradient)
-    groups = _with_gradients(self.uop)
+    weight, tensors = _weight(self, gradient), all_tensors()
+    for tensor in tensors:
+        tensor._result  # noqa: B018  # writes what it views, which computes what reads that: who is in memory?
+    graph, groups, make = LeafIndex(with_known_values(self._result)), None, gradients_of_calls
+    if stands_for_calls(graph, self._result):
+        groups = _with_gradients(self._result, graph, tensors)
+    if groups is None:
+        groups, make = _with_gradients(self.uop, LeafIndex(self.uop), live_tensors()) or [], gradients
     targets = list(dict.fromkeys(node for _, nodes in groups for node in nodes))
-    found = dict(zip(targets, gradients(self.uop, weight, targets), strict=True))
+    found = dict(zip(targets, make(self._uop, weight, targets), strict=True))
     reached: list[tuple[Tensor, UOp]] = []
     for tensor, nodes in groups:
         parts = [g.reshape(tensor.shape) for g in map(found.get, nodes) if g is not None]
@@ -80,34 +94,81 @@ def backward(self: Tensor, gradient: Tensor | None = None) -> Tensor:
     return self
 
 
-def _with_gradients(root: UOp) -> list[tuple[Tensor, list[UOp]]]:
-    """The live tensors that gradients of `root` are left in, and the nodes that they belong to."""
-    graph = LeafIndex(root)
+class _Targets:
+    """The nodes of a graph whose gradients belong to tensors. Of what a call stands for, a tensor may have
+    the nodes where the graph has the call, and the other way round."""
+
+    def __init__(self, graph: LeafIndex) -> None:
+        self.graph = graph
+        self.call_of = {known: node for node in graph.nodes
+                        if node.flags & APPLIED and (known := known_nodes(node)) is not None}
+
+    def of(self, tensor: Tensor) -> list[UOp]:
+        node = tensor._result
+        found = self.graph.targets_of(node)
+        if found or not (node.flags & APPLIED or self.call_of):
+            return found
+        known = known_nodes(node)
+        call = self.call_of.get(node if known is None else known)
+        return [call] if call is not None else [] if known is None else self.graph.targets_of(known)
+
+    def may_be_inside(self, node: UOp) -> UOp | None:
+        """For movement over a node that is here, which a call may have taken in, that node."""
+        if node.op not in Family.MOVEMENT or is_leaf(node):
+            return None
+        while node.op in Family.MOVEMENT:
+            node = node.src[0]
+        return node if node in self.graph.nodes else None
+
+
+def _with_gradients(root: UOp, graph: LeafIndex, tensors: Sequence[Tensor]
+                    ) -> list[tuple[Tensor, list[UOp]]] | None:
+    """Those of the live tensors that gradients of `root` are left in, and the nodes that they belong to; None
+    where nodes that calls stand for may say more about some."""
+    targets = _Targets(graph)
     groups: list[tuple[Tensor, list[UOp]]] = []
     lazy: dict[UOp, list[Tensor]] = {}
     reached: set[UOp] = set()
-    for tensor in live_tensors():
-        if not tensor.dtype.is_float or not (nodes := graph.targets_of(tensor.uop)):
+    views: list[tuple[Tensor, UOp]] = []
+    """what may be inside of a call, and what it is a view of"""
+    for tensor in tensors:
+        if not tensor.dtype.is_float or tensor._is_writer:
             continue
-        if tensor._requires_grad is None and not tensor._was_leaf and not is_leaf(tensor.uop):
-            lazy.setdefault(tensor.uop, []).append(tensor)
-            continue
-        reached.update(nodes)
-        if tensor._requires_grad is False:
-            tensor._first_gradient_use = tensor._first_gradient_use or "refused"
+        node, nodes = tensor._result, targets.of(tensor)
+        if not nodes:
+            if root.flags & APPLIED and (base := targets.may_be_inside(node)) is not None:
+                views.append((tensor, base))
+        elif tensor._requires_grad is None and not tensor._was_leaf and not is_leaf(node):
+            lazy.setdefault(nodes[0], []).append(tensor)
         else:
-            groups.append((tensor, nodes))
+            reached.update(nodes)
+            if tensor._requires_grad is False:
+                tensor._first_gradient_use = tensor._first_gradient_use or "refused"
+            else:
+                groups.append((tensor, nodes))
     lazy.pop(root, None)
-    if lazy:  # which of them were not computed from another tensor here
-        for node in graph.nodes:
-            if node in reached or not node.dtype.is_float:
-                continue
-            if not reached.isdisjoint(node.src):
-                reached.add(node)
-            elif node in lazy:
-                reached.add(node)
-                groups.extend((tensor, [node]) for tensor in lazy[node])
-    return groups
+    first = _not_computed_from(graph, reached, lazy) if lazy or views else []
+    if root.flags & APPLIED and (first is None or first or any([
+            t._requires_grad or (t._requires_grad is None and base not in reached) for t, base in views])):
+        return None
+    return groups + [(tensor, [node]) for node in first or () for tensor in lazy[node]]
+
+
+def _not_computed_from(graph: LeafIndex, reached: set[UOp], lazy: Collection[UOp]) -> list[UOp] | None:
+    """Those of some nodes of a graph that were not computed from one that is `reached`, or from another of
+    them; what is computed from these is added. None where a call does not say which way it goes."""
+    found: list[UOp] = []
+    for node in graph.nodes:
+        if node in reached or not node.dtype.is_float:
+            continue
+        if not reached.isdisjoint(node.src):
+            if node.op is Ops.APPLY and not node.flags & LEAF:
+                return None
+            reached.add(node)
+        elif node in lazy:
+            reached.add(node)
+            found.append(node)
+    return found
 
 
 def _weight(self: Tensor, gradient: Tensor | None) -> UOp:
@@ -135,7 +196,7 @@ def _accumulate(found: Sequence[tuple[Tensor, UOp]]) -> None:
         old[0].realize(*old[1:])
     together: list[weakref.ref[Tensor]] = []
     for tensor, uop, before in kept:
-        total = uop if before is None else before.uop + uop
+        total = uop if before is None else (before + tensor.of(uop, tensor))._uop
         gradient = tensor._grad = tensor.of(value_of_its_own(total.detach()), tensor)
         gradient._requires_grad = False
         gradient._may_be_invalidated = tensor._requires_grad is None

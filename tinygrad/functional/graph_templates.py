@@ -94,10 +94,24 @@ class _Call:
         leaf = leaf or node
         number = self.numbers.setdefault(leaf, len(leaves))
         leaves.append(leaf)
-        op, flags = (node.arg.op, node.flags ^ APPLIED) if node.op is Ops.APPLY else (node.op, node.flags)
-        key += (op, node.dtype, node.shape, node.device, flags, number)
+        op = node.arg.op if node.op is Ops.APPLY else node.op
+        key += (op, node.dtype, node.shape, node.device, node.flags & ~APPLIED, number)
         is_known = type(node.device) is str or (node.device is None and bool(node.src))
         return is_known and len(leaves) <= MOST_OPERANDS
+
+    def made_by(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """What the function makes of the operands' nodes. These stay calls: a program that is run again is
+        made of calls alone."""
+        calls = [(t, t._uop) for t in self.tensors if t._uop.flags & APPLIED]
+        result = function(*args, **options)
+        for tensor, node in calls if Capture.active is None else ():
+            if tensor._alias_set is None:
+                tensor._uop = node
+        return result
+
+    def has_one_in_two_forms(self) -> bool:
+        """Whether one operand is a call and another the nodes of just that: another call's are different."""
+        return len({*map(expanded, self.leaves)}) < len(self.numbers)
 
     def result(self, template: GraphTemplate) -> Tensor:
         """What a template makes of the operands: while TinyJit traces, which looks at all nodes, of these."""
@@ -136,8 +150,8 @@ def memoised(function: Callable[P, R], first: int = 0) -> Callable[P, R]:
         known = templates.get(key)
         result = None
         if known is None:
-            result = function(*args, **options)
-            if key in templates:
+            result = call.made_by(function, args, options)
+            if key in templates or call.has_one_in_two_forms():
                 return result
             known = templates[key] = _templates_of(result, call)
             while len(templates) > MAX_TEMPLATES:

@@ -252,18 +252,18 @@ class UOp(Walk, Operators, Movement, NestNode):
 
     @property
     def realized_view(self) -> UOp | None:
-        """A view of the BUFFER that holds this node's computed value; None while it is lazy, or
-        overwritten."""
+        """A view of the BUFFER that holds this node's value; None while it is lazy, or overwritten."""
         view = self.computed_into
         return None if view is None or view.base.is_overwritten else view
 
     def set_realized_view(self, view: UOp | None) -> None:
-        """Remember that `view`, of the same shape, holds this node's value."""
-        if view is self:
-            raise RuntimeError("a view of memory holds its own value: walks that follow views would not end")
-        if view is not None and view.shape != self.shape:
-            raise RuntimeError(f"a view of shape {view.shape} cannot hold a value of shape {self.shape}")
+        """`view`, of the same shape, holds this node's value, and so that of the nodes that it stands for."""
+        if view is self or (view is not None and view.shape != self.shape):
+            raise RuntimeError(f"{view} cannot hold the value of {self}: it is that, or of another shape")
         self.computed_into = view
+        nodes = self.__dict__.get("_expanded") if view is not None else None
+        if nodes is not None and nodes.realized_view is None:
+            nodes.set_realized_view(view)
         if view is not None and self.device is None and not self.flags & LEAF and view.base.op is Ops.BUFFER:
             view.base.storage.holds_constants(self)
 

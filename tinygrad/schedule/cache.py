@@ -24,6 +24,7 @@ from tinygrad.codegen.indexing import splat_value
 from tinygrad.device import Device
 from tinygrad.dtype import DType
 from tinygrad.graph.leaf_tensors import storage_view
+from tinygrad.graph.node_flags import APPLIED
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.portable import NotPortable, Writer
 from tinygrad.graph.sharding import Layout, Sharding
@@ -425,7 +426,7 @@ class ScheduleCache:
         """The schedule of a graph of known sizes; `template`: its own, where known."""
         if template is not None:
             return self.known_again(template, structure)
-        if Ops.APPLY in {sink.op for sink in structure.sinks}:
+        if any([sink.flags & APPLIED for sink in structure.sinks]):
             return self.expanded_schedule(structure)
         if structure.is_sharded:
             with observer.span("partition", f"{len(structure.nodes)} nodes"):

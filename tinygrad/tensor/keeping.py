@@ -26,7 +26,7 @@ from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
 from tinygrad.schedule.items import ScheduleItem
 from tinygrad.schedule.persistent_cache import schedules
-from tinygrad.tensor.live import live_tensors, note_realized
+from tinygrad.tensor.live import all_tensors, live_tensors, note_realized
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -93,7 +93,7 @@ def values_to_keep(tensors: Sequence[Tensor]) -> list[Kept]:
     none."""
     capture = Capture.current()
     if capture is None:
-        held = held_among([t for t in live_tensors() if t._uop.flags & (COSTLY | READS | WRITES) == COSTLY])
+        held = held_among([t for t in all_tensors() if t._uop.flags & (COSTLY | READS | WRITES) == COSTLY])
     else:
         before = capture.pending
         held = held_among([t for t in live_tensors() if t._uop.viewed in before

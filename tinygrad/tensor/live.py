@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,12 +30,22 @@ LIVE: dict[weakref.ref[Tensor], None] = {}
 three times as long for each."""
 
 
-def live_tensors() -> list[Tensor]:
-    """Every tensor that there is, while other threads make more, each with all nodes of its graph (APPLY
-    stands for some otherwise: `graph/template.py`)."""
-    tensors = [tensor for reference in list(LIVE) if (tensor := reference()) is not None]
+def all_tensors() -> list[Tensor]:
+    """Every tensor that there is, while other threads make more."""
+    return [tensor for reference in list(LIVE) if (tensor := reference()) is not None]
+
+
+def with_nodes(tensors: Iterable[Tensor]) -> None:
+    """Let tensors stand for all nodes of their graphs (APPLY stands for some otherwise:
+    `graph/template.py`)."""
     for tensor in tensors:
         tensor._expand_nodes()
+
+
+def live_tensors() -> list[Tensor]:
+    """Every tensor that there is, with all nodes of its graph."""
+    tensors = all_tensors()
+    with_nodes(tensors)
     return tensors
 
 
@@ -47,7 +57,7 @@ def takes(owner: object, memory: Storage) -> bool:
 
 def _is_shown(memory: Storage) -> bool:
     """Whether a live tensor stands for this memory, or for part of it."""
-    for tensor in live_tensors():
+    for tensor in all_tensors():
         node = below_detaches(tensor._uop)
         target = below_detaches(node.src[0]) if node.op is Ops.ASSIGN else node
         if target.op is Ops.BUFFER and not set(memory.parts).isdisjoint(target.storage.parts):
@@ -89,12 +99,14 @@ class Unrealized:
         found = [(r, t) for r in references if (t := r()) is not None
                  and t._uop.flags & (MEMORY | WRITES) != MEMORY]
         cls.known = changes, [r for r, _ in found]
-        for _, tensor in found:
-            tensor._expand_nodes()
         return [t for _, t in found]
 
 
-unrealized_tensors = Unrealized.tensors
+def unrealized_tensors() -> list[Tensor]:
+    """The live tensors that are not fully realized, with all nodes of their graphs."""
+    tensors = Unrealized.tensors()
+    with_nodes(tensors)
+    return tensors
 
 
 def placed(tensors: Sequence[Tensor]) -> list[UOp]:
@@ -106,13 +118,13 @@ def placed(tensors: Sequence[Tensor]) -> list[UOp]:
 def _placed(tensor: Tensor, among_others: bool) -> UOp:
     """The node to compute; where only constants feed it, it says which device is to hold the result, if that
     is not the default one or values on others are computed with it."""
-    node = tensor.uop
+    node = tensor._result
     if node.device is not None:
         return node
     view = storage_view(node)  # of an equal node's value, wherever that was computed
     if among_others or tensor._device != (canonical_device(None) if view is None else view.device):
         tensor._show(node.copy_to(tensor._device))
-    return tensor.uop
+    return tensor._result
 
 
 def flags_of(tensors: Sequence[Tensor]) -> int:
@@ -157,10 +169,10 @@ def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], dict[
     Gradients that nobody asked for are not computed, but given up.
     """
     chosen = {id(t): t for t in tensors}
-    writes = pending_writes([t.uop for t in tensors])
+    writes = pending_writes([t._uop for t in tensors])
     while writes:
-        readers = Readers(writes)
-        waiting = [t for t in [*unrealized_tensors(), *shared_values(readers)]
+        readers, unrealized = Readers(writes), Unrealized.tensors()
+        waiting = [t for t in [*unrealized, *shared_values(readers, unrealized)]
                    if id(t) not in chosen and not t._is_realized and readers.includes(t._uop)]
         for t in waiting:
             if t._may_be_invalidated:
@@ -168,16 +180,16 @@ def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], dict[
         kept = [t for t in waiting if not t._may_be_invalidated]
         chosen.update((id(t), t) for t in kept)
         known = len(writes)
-        writes |= pending_writes(t.uop for t in kept)
+        writes |= pending_writes(t._result for t in kept)
         if len(writes) == known:
             break
     return list(chosen.values()), writes
 
 
-def shared_values(readers: Readers) -> list[Tensor]:
-    """The values among `readers` that several live tensors are views of and none stands for: what is written
-    through one of the views needs all of it."""
-    sets = {shared: t for t in unrealized_tensors() if (shared := t._aliased) is not None}
+def shared_values(readers: Readers, unrealized: Sequence[Tensor]) -> list[Tensor]:
+    """The values among `readers` that several of these tensors are views of and none stands for: what is
+    written through one of the views needs all of it."""
+    sets = {shared: t for t in unrealized if (shared := t._aliased) is not None}
     return [t._whole_value() for shared, t in sets.items()
             if storage_view(shared.base) is None and readers.includes(shared.base)
             and all([other._uop is not shared.base for other in shared.tensors])]
@@ -206,7 +218,7 @@ def note_written(tensors: Sequence[Tensor], writes: Collection[UOp], overwriting
     for write in writes:
         write.set_realized_view(write.src[0].current)
     note_realized(tensors)
-    for t in unrealized_tensors():
+    for t in Unrealized.tensors():
         write = below_detaches(t._uop)
         if write in writes:
             t.uop = t._uop.substitute({write: write.src[0].current})
@@ -218,7 +230,7 @@ class LeavesOfTensors:
     @functools.cached_property
     def nodes(self) -> set[UOp | None]:
         """None among them, for a tensor that is no leaf."""
-        return {leaf_node(t._uop) for t in live_tensors()}
+        return {leaf_node(t._uop) for t in all_tensors()}
 
     def are_gone_from(self, node: UOp) -> bool:
         """Whether this is a number in memory (`Tensor.zeros(8).contiguous()`) that no live tensor is the leaf

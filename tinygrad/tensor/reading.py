@@ -70,6 +70,35 @@ def as_index(self: Tensor) -> int:
     return int(item(self))
 
 
+def computed(self: Tensor) -> UOp:
+    """The memory of the value, as a view of a BUFFER: computed, with what is pending written."""
+    capture = check_reading(self._result)
+    if capture is not None:
+        with capture.suspended():
+            return computed(self)
+    return computed_now(self)
+
+
+def computed_now(self: Tensor) -> UOp:
+    """As `computed`, outside of what is being traced."""
+    if self._given_up:
+        raise RuntimeError("this gradient was given up; see Tensor.grad")
+    together = _gradients_together(self) if self._left_together else []
+    if together or not self._is_realized:
+        self.realize(*together)
+    view = storage_view(self._result)
+    if view is None:
+        raise RuntimeError(f"{self!r} was computed but has no memory")
+    return view
+
+
+def _gradients_together(self: Tensor) -> list[Tensor]:
+    """The gradients to compute where this one is read: to compute another one later, alone, would take most
+    of a step. Those that nobody asked for are among them if this is one."""
+    found = [gradient for reference in self._left_together if (gradient := reference()) is not None]
+    return [g for g in found if not g._given_up and g._may_be_invalidated <= self._may_be_invalidated]
+
+
 def values_read(self: Tensor) -> np.ndarray[Any, Any]:
     """The items in row-major order, as a new flat array."""
     capture = check_reading(self._result)
@@ -120,12 +149,12 @@ def items_in(self: Tensor, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
 
 def known_values(self: Tensor) -> np.ndarray[Any, Any] | None:
     """The values, where they can be had without computing and cheaply."""
-    constant = constant_value(self.uop)
+    constant = constant_value(self._result)
     if constant is not None:
         return np.full(shape_value(self.shape), constant, self.dtype.numpy)
     if isinstance(self.device, tuple):
         return _known_shards(self)
-    view = storage_view(self.uop)
+    view = storage_view(self._result)
     buffer = None if view is None or view.contiguous() is not view else view.base.buffer
     if buffer is None or not buffer.is_allocated:
         return None

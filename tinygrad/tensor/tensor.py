@@ -23,7 +23,7 @@ import numpy as np
 from tinygrad import observer
 from tinygrad.device import canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
-from tinygrad.engine.realize import Capture, check_reading, realize_uops
+from tinygrad.engine.realize import Capture, realize_uops
 from tinygrad.functional.methods import Methods
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.leaf_tensors import (
@@ -38,7 +38,7 @@ from tinygrad.graph.node_flags import APPLIED, COSTLY, LEAF, MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Cut, Devices, Placement, Sharding
 from tinygrad.graph.sizes import Size, largest_shape
-from tinygrad.graph.template import applied_of, expanded, is_expanded, with_results_of_their_calls
+from tinygrad.graph.template import calls_to_compute, expanded, is_expanded, with_results_of_their_calls
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import with_writes
 from tinygrad.helpers import engine_lock, exclusive, prod
@@ -57,6 +57,8 @@ from tinygrad.tensor.live import (
     notes_of,
     placed,
     takes,
+    unrealized_tensors,
+    with_nodes,
     with_pending_readers,
 )
 from tinygrad.tensor.modes import no_grad, test, train
@@ -90,6 +92,8 @@ class Tensor(Methods):
     _given_up: bool = False
     _was_looked_at: bool = False
     """whether `Unrealized.tensors` knows of it"""
+    _is_writer: bool = False
+    """whether this is nobody's, but stands for a write into memory that is still to be done"""
     _first_gradient_use: str | None = None
     """what was first done with `.grad` under TinyJit: set, used (read or added to) or refused"""
     _alias_set: AliasSet | None = None
@@ -399,26 +403,42 @@ class Tensor(Methods):
         """
         with engine_lock:
             LOOKS.count()
-            applied = [n for t in (self, *others) if (n := applied_of(t._uop)) and not is_expanded(n)]
-            if len(applied) == 1 + len(others) and Capture.active is None:
-                realize_uops(with_results_of_their_calls(applied), notes_of([self, *others], ()))
-                return self
-            tensors = [t for t in (self, *others) if not is_unknown(t.uop)]
+            tensors = [t for t in (self, *others) if not is_unknown(t._result)]
             flags = flags_of(tensors)
+            by_calls = bool(flags & APPLIED) and Capture.active is None
             writes: dict[UOp, None] = {}
+            if not by_calls:
+                flags = self._with_nodes(tensors)
             if flags & WRITES:
                 tensors, writes = with_pending_readers(tensors)
+                if by_calls and any(map(is_expanded, writes)):  # somebody has the nodes of what is written
+                    self._with_nodes(tensors)
+                    tensors, writes = with_pending_readers(tensors)
                 flags = flags_of(tensors)
             if flags & COSTLY or Capture.active is not None:
                 keep_values([t for t in tensors if not t._is_realized])
-            lazy = placed([t for t in tensors if not t._is_realized])
+            lazy: Sequence[UOp] = placed([t for t in tensors if not t._is_realized])
+            if by_calls:
+                lazy = with_results_of_their_calls(calls_to_compute(lazy))
             realize_uops(with_writes(lazy, writes) if writes else lazy, notes_of(tensors, writes))
         return self
+
+    @staticmethod
+    def _with_nodes(tensors: Sequence[Tensor]) -> int:
+        """Let these tensors, and what is computed with them, stand for all nodes of calls; returns their
+        flags."""
+        with_nodes(tensors)
+        flags = flags_of(tensors)
+        if flags & (WRITES | COSTLY):
+            unrealized_tensors()
+        return flags
 
     def schedule(self, *others: Tensor) -> list[ScheduleItem]:
         """What `realize` would run, without running it."""
         with engine_lock:
-            tensors, writes = with_pending_readers([self, *others])
+            tensors = [self, *others]
+            self._with_nodes(tensors)
+            tensors, writes = with_pending_readers(tensors)
             lazy = [t for t in tensors if not t._is_realized]
             return ScheduledSteps(schedule_with_kept(lazy, with_writes(placed(lazy), writes)))
 
@@ -489,32 +509,8 @@ class Tensor(Methods):
                 return held
             view = held
 
-    def computed(self) -> UOp:
-        """The memory of the value, as a view of a BUFFER: computed, with what is pending written."""
-        capture = check_reading(self._result)
-        if capture is not None:
-            with capture.suspended():
-                return self.computed()
-        return self._computed_now()
-
-    def _computed_now(self) -> UOp:
-        """As `computed`, outside of what is being traced."""
-        if self._given_up:
-            raise RuntimeError("this gradient was given up; see Tensor.grad")
-        together = self._gradients_together() if self._left_together else []
-        if together or not self._is_realized:
-            self.realize(*together)
-        view = storage_view(self._result)
-        if view is None:
-            raise RuntimeError(f"{self!r} was computed but has no memory")
-        return view
-
-    def _gradients_together(self) -> list[Tensor]:
-        """The gradients to compute where this one is read: to compute another one later, alone, would take
-        most of a step. Those that nobody asked for are among them if this is one."""
-        found = [gradient for reference in self._left_together if (gradient := reference()) is not None]
-        return [g for g in found if not g._given_up and g._may_be_invalidated <= self._may_be_invalidated]
-
+    computed = reading.computed
+    _computed_now = reading.computed_now
     numpy = reading.numpy
     tolist = reading.tolist
     item = reading.item
@@ -534,7 +530,7 @@ class Tensor(Methods):
         would lose its kind (floats into integers).
         """
         value = writing.as_written("assign", self.shape, self.dtype, writing.operand_to_write(self, x))
-        self.write(value.to(self.device).uop)
+        self.write(value.to(self.device)._result)
         return self
 
     write = exclusive(writing.write)
@@ -566,7 +562,8 @@ class Tensor(Methods):
 
     def detach(self) -> Tensor:
         """The same values as a constant to gradients."""
-        result = Tensor.view_of(self.uop if not depends_on_leaf(self.uop) else self.uop.detach(), self)
+        node = self._result
+        result = Tensor.view_of(node.detach() if depends_on_leaf(node) else node, self)
         result._requires_grad = False
         return result
 

@@ -26,6 +26,7 @@ from tinygrad.graph.leaf_tensors import (
 )
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.shapes import broadcast_shape
+from tinygrad.graph.template import expanded
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import prod
 from tinygrad.tensor.aliasing import refuse_repeated, unrecorded, written
@@ -56,6 +57,8 @@ def as_written(name: str, shape: Shape, dtype: DType, value: Tensor) -> Tensor:
 
     Raises ValueError where the shape does not broadcast, TypeError where the dtype's kind is too high.
     """
+    if value.dtype is dtype and value.shape == shape:
+        return value
     if value.dtype.is_float and not dtype.is_float:
         raise TypeError(f"{name}: {value.dtype} values would be cut to {dtype}; cast them first")
     if len(value.shape) > len(shape) and prod(value.shape[:len(value.shape) - len(shape)]) == 1:
@@ -71,7 +74,7 @@ def write(self: Tensor, value: UOp, view: UOp | None = None, partly: bool = Fals
     It is for all of this tensor, or where that is not memory, for a `view` of its node. `partly`: some of
     its items are the old ones.
     """
-    if below_detaches(self.uop).op is Ops.ASSIGN:
+    if below_detaches(self._result).op is Ops.ASSIGN:
         self.realize()
     shared = self._aliased
     unknown = is_unknown(value)
@@ -80,7 +83,7 @@ def write(self: Tensor, value: UOp, view: UOp | None = None, partly: bool = Fals
         self.compute_whole()
     target = own_memory(self.uop)
     if target is None or lazily:
-        _rebind(self, value, view or self.uop, partly)
+        _rebind(self, expanded(value), view or self.uop, partly)
         return
     if unknown:
         raise TransformError(f"a function under vmap writes into {self!r}, memory that all examples "
@@ -89,7 +92,8 @@ def write(self: Tensor, value: UOp, view: UOp | None = None, partly: bool = Fals
     write = target.assign(value.detach() if depends_on_leaf(value) else value)
     if self._uop is target:
         self.uop = write
-    target.base.storage.writer = type(self).leaf(write, requires_grad=False)
+    writer = target.base.storage.writer = type(self).leaf(write, requires_grad=False)
+    writer._is_writer = True
 
 
 def _rebind(self: Tensor, value: UOp, view: UOp, partly: bool) -> None:
