@@ -308,6 +308,8 @@ BEYOND = {
     "shrink": (lambda x, n, m: x.shrink(((n, n + m), None)) if isinstance(x, Tensor) else x[n:n + m], 5, 3),
     "joined": (lambda x, n, m: x[:n].cat(x[m:9]) if isinstance(x, Tensor)
                else np.concatenate([x[:n], x[m:9]]), 4, 7),
+    "to a number beyond": (lambda x, n, m: x[n:99], 5, 3),
+    "from a number before": (lambda x, n, m: x[-99:n], 5, 3),
 }
 
 

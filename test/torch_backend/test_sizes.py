@@ -130,6 +130,8 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "products": lambda x: (x @ x.transpose(1, 2)).tril().reshape(-1, x.shape[1]),
     "heads": lambda x: x.reshape(x.shape[0], x.shape[1], 2, 2).transpose(1, 2).flatten(0, 1),
     "fractions of sizes": lambda x: x / x.shape[0] + 1.0 / (x.shape[0] * x.shape[1]),
+    "the end of a table": lambda x: x + torch.arange(32.0)[-x.shape[1]:, None],
+    "a table from a place on": lambda x: x + torch.arange(32)[x.shape[0]:].sum(),
     "as large": lambda x: torch.ones_like(x) + torch.zeros(x.shape[1], 1),
 }
 
