@@ -146,6 +146,47 @@ def test_programs_of_sizes_that_vary(name: str) -> None:
     assert traces() == 1
 
 
+def written(*bounds: Any) -> Callable[[Any], Any]:
+    def function(x: Any) -> Any:
+        x = x.clone()
+        x[:, slice(*bounds)] = -1
+        return x
+    return function
+
+
+BEYOND: dict[str, Callable[[Any], Any]] = {
+    "the last": lambda x: x[:, -7:] * 2,
+    "all but the last": lambda x: x[:, :-7] * 2,
+    "some of the last": lambda x: x[:, -7:-2] * 2,
+    "nothing between": lambda x: x[:, 3:-3] * 2,
+    "every third of the last": lambda x: x[:, -7::3] * 2,
+    "the last of what grew": lambda x: torch.cat([x, x[:, :1]], 1)[:, -7:],
+    "written to the last": written(-7, None),
+    "written to all but the last": written(None, -7),
+    "written to some of the last": written(-7, -2),
+}
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("name", BEYOND)
+def test_slices_end_where_the_axis_does(name: str, dynamic: bool) -> None:
+    run = torch.compile(BEYOND[name], backend=backend, dynamic=dynamic)
+    for size in (5, 9, 6, 7, 3):
+        x = torch.randn(2, size)
+        torch.testing.assert_close(run(x), BEYOND[name](x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [lambda x: torch.cat(x.split(3, 1)[::-1], 1),
+                                      lambda x: torch.cat(x.chunk(3, 1)[::-1], 1)])
+def test_pieces_of_sizes_that_vary_replay_a_trace_for_each_number_of_pieces(function: Callable[[Any], Any]
+                                                                           ) -> None:
+    run = torch.compile(function, backend=backend, dynamic=True)
+    for size in (9, 8, 9):
+        x = torch.randn(2, size)
+        torch.testing.assert_close(run(x), function(x), rtol=0, atol=0)
+    assert traces() == 1
+
+
 @pytest.mark.parametrize("name, function", [
     ("added", lambda x, n: x + n), ("multiplied", lambda x, n: x + n * 1000),
     ("a result of its own", lambda x, n: torch.full((2,), n) // 3),
