@@ -132,6 +132,7 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "fractions of sizes": lambda x: x / x.shape[0] + 1.0 / (x.shape[0] * x.shape[1]),
     "the end of a table": lambda x: x + torch.arange(32.0)[-x.shape[1]:, None],
     "a table from a place on": lambda x: x + torch.arange(32)[x.shape[0]:].sum(),
+    "places in a row": lambda x: torch.searchsorted(torch.arange(x.shape[1]) * 2.0, x),
     "as large": lambda x: torch.ones_like(x) + torch.zeros(x.shape[1], 1),
 }
 
@@ -211,6 +212,9 @@ def attention(x: Any) -> Any:
     return nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True, scale=0.5)
 
 
+TAPS = nn.Parameter(torch.arange(48.0).reshape(4, 4, 3).sin(), requires_grad=False)
+"""a parameter: its sizes are those of its kind"""
+
 WITH_GRADIENTS: dict[str, Callable[[Any], Any]] = {
     "causal attention": attention,
     "differences": lambda x: x[:, 1:] - x[:, :-1],
@@ -224,6 +228,12 @@ WITH_GRADIENTS: dict[str, Callable[[Any], Any]] = {
     "rolled": lambda x: x.roll(1, 1) + x.roll(-3, 1),
     "repeated": lambda x: x.repeat(2, 3, 1),
     "medians": lambda x: x.median(1)[0],
+    "a convolution": lambda x: nn.functional.conv1d(x.transpose(1, 2), TAPS, padding=1),
+    "the windows of each channel": lambda x: nn.functional.conv1d(
+        x.transpose(1, 2), TAPS[:, :1], padding=2, groups=4)[..., :x.shape[1]],
+    "windows with gaps": lambda x: nn.functional.conv1d(x.transpose(1, 2), TAPS, padding=2, dilation=2),
+    "a transposed convolution": lambda x: nn.functional.conv_transpose1d(x.transpose(1, 2), TAPS, stride=2),
+    "means of windows": lambda x: nn.functional.avg_pool1d(x.transpose(1, 2), 3, 1),
     "standard scores": lambda x: (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True),
 }
 
@@ -280,15 +290,15 @@ def test_arguments_may_lie_in_memory_in_any_way() -> None:
 
 
 def test_what_has_no_arithmetic_of_sizes_is_traced_for_each_and_a_warning_says_so() -> None:
-    def smoothed(x: Any) -> Any:
-        return torch.nn.functional.conv1d(x.unsqueeze(1), torch.tensor([[[1.0, 2.0, 1.0]]]))
+    def stretched(x: Any) -> Any:
+        return torch.nn.functional.interpolate(x.unsqueeze(1), scale_factor=1.5, mode="linear")
 
-    run = torch.compile(smoothed, backend=backend, dynamic=True)
+    run = torch.compile(stretched, backend=backend, dynamic=True)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for size in ((3, 5), (4, 6), (2, 5), (4, 6)):
             x = torch.randn(size)
-            torch.testing.assert_close(run(x), smoothed(x))
+            torch.testing.assert_close(run(x), stretched(x))
     assert [str(w.message).startswith("a graph is traced anew for each value of") for w in found] == [True]
     assert traces() == 3  # once in vain; a batch is a Variable
 
