@@ -170,6 +170,16 @@ def strides_in_order(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple([prod(shape[axis + 1:]) for axis in range(len(shape))])
 
 
+def steps_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Strides in which axes of one item have those that the axes behind them say, as PyTorch gives them: its
+    guards compare these too."""
+    steps = list(strides)
+    for axis in reversed(range(len(shape))):
+        if shape[axis] == 1:
+            steps[axis] = steps[axis + 1] * shape[axis + 1] if axis + 1 < len(shape) else 1
+    return tuple(steps)
+
+
 def laid_out(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Memory of the larger shape, in order, that has `x` where its places are within `x`'s shape. Integers
     beyond are 0, so that none is a place outside of what they are places in."""
