@@ -303,6 +303,23 @@ def test_what_has_no_arithmetic_of_sizes_is_traced_for_each_and_a_warning_says_s
     assert traces() == 3  # once in vain; a batch is a Variable
 
 
+def test_a_size_that_an_error_names_is_a_number_and_others_vary_still() -> None:
+    """PyTorch's graph does not say that a window has as many values as keys: their width is in its mask."""
+    def attended(x: Any, keys: Any, values: Any, whole: Any) -> Any:
+        mask = torch.zeros(4, 8)
+        return nn.functional.scaled_dot_product_attention(x, keys, values[:, :, 1:], mask), whole * 2
+
+    run = torch.compile(attended, backend=backend, dynamic=True)
+    counts = []
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for size in (13, 11, 15, 10):
+            given = *(torch.randn(1, 2, n, 8) for n in (4, 8, 9)), torch.randn(2, size)
+            torch.testing.assert_close(run(*given), attended(*given))
+            counts.append(traces())
+    assert len(set(counts)) == 1
+
+
 def test_the_smaller_of_two_sizes_is_traced_for_each() -> None:
     def on_diagonals(x: Any) -> Any:
         return x.diagonal(0, 1, 2) + torch.arange(torch.sym_min(x.shape[1], x.shape[2]))

@@ -452,7 +452,7 @@ class Replayed:
                         raise
                     if self.symbols.unite(given):
                         continue
-                    if not self.symbols.settle():
+                    if not self.symbols.settle(error):
                         raise
                     sizes = ", ".join(sorted(map(str, self.symbols.numbers)))
                     warnings.warn(f"a graph is traced anew for each value of {sizes}: {error}", stacklevel=2)
