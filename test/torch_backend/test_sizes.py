@@ -132,6 +132,8 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "fractions of sizes": lambda x: x / x.shape[0] + 1.0 / (x.shape[0] * x.shape[1]),
     "the end of a table": lambda x: x + torch.arange(32.0)[-x.shape[1]:, None],
     "a table from a place on": lambda x: x + torch.arange(32)[x.shape[0]:].sum(),
+    "items of a row where a mask holds": lambda x: x.masked_scatter(x > 0, torch.arange(400.0) / x.shape[1]),
+    "items of its own where a mask holds": lambda x: (x * 2).masked_scatter(x[:, :, :1] > 0, x),
     "places in a row": lambda x: torch.searchsorted(torch.arange(x.shape[1]) * 2.0, x),
     "as large": lambda x: torch.ones_like(x) + torch.zeros(x.shape[1], 1),
 }
