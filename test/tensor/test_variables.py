@@ -89,7 +89,24 @@ PROGRAMS = {
     "picked by an index": (lambda x, n: x[:n][Tensor([0, 0])], lambda x, n: x[:n][[0, 0]]),
     "compared, any": (lambda x, n: (x[:n] > 1).any(0), lambda x, n: (x[:n] > 1).any(0)),
     "argmax": (lambda x, n: x[:n].argmax(0), lambda x, n: x[:n].argmax(0).astype(np.int32)),
+    "looked up": (lambda x, n: (Tensor.arange(n) * 2).searchsorted(Tensor.arange(9)),
+                  lambda x, n: np.searchsorted(np.arange(n) * 2, np.arange(9)).astype(np.int32)),
+    "a convolution": (lambda x, n: x[:n].T.unsqueeze(1).conv2d(Tensor([[TAPS]]), padding=1).squeeze(1),
+                      lambda x, n: correlated(x[:n].T, TAPS)),
+    "a convolution in steps": (
+        lambda x, n: x[:n].T.unsqueeze(1).conv2d(Tensor([[TAPS]]), stride=2, padding=1).squeeze(1),
+        lambda x, n: correlated(x[:n].T, TAPS)[:, ::2]),
+    "means of windows": (lambda x, n: x[:n].T.avg_pool2d((3,), 1, padding=1),
+                         lambda x, n: correlated(x[:n].T, [1 / 3] * 3)),
+    "the larger of neighbours": (lambda x, n: x[:n].cat(x[:1]).T.max_pool2d((2,), 1),
+                                 lambda x, n: np.maximum(x[:n], np.concatenate([x[1:n], x[:1]])).T),
 }
+TAPS = [1.0, -2.0, 3.0]
+
+
+def correlated(x, taps):
+    """Sums of each item of a row, times the tap in the middle, and those beside it."""
+    return np.stack([np.convolve(row, taps[::-1])[1:-1] for row in x])
 
 
 def attention(x):
@@ -308,6 +325,8 @@ BEYOND = {
     "shrink": (lambda x, n, m: x.shrink(((n, n + m), None)) if isinstance(x, Tensor) else x[n:n + m], 5, 3),
     "joined": (lambda x, n, m: x[:n].cat(x[m:9]) if isinstance(x, Tensor)
                else np.concatenate([x[:n], x[m:9]]), 4, 7),
+    "to a number beyond": (lambda x, n, m: x[n:99], 5, 3),
+    "from a number before": (lambda x, n, m: x[-99:n], 5, 3),
 }
 
 

@@ -158,6 +158,18 @@ def test_results_have_the_strides_that_eager_ones_have(name: str, is_dynamic: bo
             torch.testing.assert_close(run(x), LAYOUTS[name](x), rtol=1e-4, atol=1e-5, check_stride=True)
 
 
+@pytest.mark.parametrize("function", [
+    lambda x: x * 2, lambda x: x.sum(1, keepdim=True), lambda x: x.sum(0) + 1])
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_axes_of_one_item_have_the_strides_of_eager_ones(function: Any, is_dynamic: bool) -> None:
+    """TorchDynamo compiles what takes a result anew where these change, as a model that continues a text."""
+    run = torch.compile(function, backend=backend, dynamic=is_dynamic)
+    for shape in ((1, 2, 7, 8), (2, 1, 3, 4), (2, 3, 4, 1), (1, 1, 1, 5)):
+        x = torch.randn(shape)
+        for _ in range(2):
+            assert run(x).stride() == function(x).stride()
+
+
 def test_what_follows_a_break_may_view_a_result_as_in_eager_programs() -> None:
     def function(x: Any) -> Any:
         doubled = x.T * 2

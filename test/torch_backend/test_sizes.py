@@ -130,6 +130,11 @@ PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "products": lambda x: (x @ x.transpose(1, 2)).tril().reshape(-1, x.shape[1]),
     "heads": lambda x: x.reshape(x.shape[0], x.shape[1], 2, 2).transpose(1, 2).flatten(0, 1),
     "fractions of sizes": lambda x: x / x.shape[0] + 1.0 / (x.shape[0] * x.shape[1]),
+    "the end of a table": lambda x: x + torch.arange(32.0)[-x.shape[1]:, None],
+    "a table from a place on": lambda x: x + torch.arange(32)[x.shape[0]:].sum(),
+    "items of a row where a mask holds": lambda x: x.masked_scatter(x > 0, torch.arange(400.0) / x.shape[1]),
+    "items of its own where a mask holds": lambda x: (x * 2).masked_scatter(x[:, :, :1] > 0, x),
+    "places in a row": lambda x: torch.searchsorted(torch.arange(x.shape[1]) * 2.0, x),
     "as large": lambda x: torch.ones_like(x) + torch.zeros(x.shape[1], 1),
 }
 
@@ -141,6 +146,47 @@ def test_programs_of_sizes_that_vary(name: str) -> None:
     for size in SIZES:
         x = torch.randn(*size, 4)
         torch.testing.assert_close(run(x), function(x))
+    assert traces() == 1
+
+
+def written(*bounds: Any) -> Callable[[Any], Any]:
+    def function(x: Any) -> Any:
+        x = x.clone()
+        x[:, slice(*bounds)] = -1
+        return x
+    return function
+
+
+BEYOND: dict[str, Callable[[Any], Any]] = {
+    "the last": lambda x: x[:, -7:] * 2,
+    "all but the last": lambda x: x[:, :-7] * 2,
+    "some of the last": lambda x: x[:, -7:-2] * 2,
+    "nothing between": lambda x: x[:, 3:-3] * 2,
+    "every third of the last": lambda x: x[:, -7::3] * 2,
+    "the last of what grew": lambda x: torch.cat([x, x[:, :1]], 1)[:, -7:],
+    "written to the last": written(-7, None),
+    "written to all but the last": written(None, -7),
+    "written to some of the last": written(-7, -2),
+}
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("name", BEYOND)
+def test_slices_end_where_the_axis_does(name: str, dynamic: bool) -> None:
+    run = torch.compile(BEYOND[name], backend=backend, dynamic=dynamic)
+    for size in (5, 9, 6, 7, 3):
+        x = torch.randn(2, size)
+        torch.testing.assert_close(run(x), BEYOND[name](x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("function", [lambda x: torch.cat(x.split(3, 1)[::-1], 1),
+                                      lambda x: torch.cat(x.chunk(3, 1)[::-1], 1)])
+def test_pieces_of_sizes_that_vary_replay_a_trace_for_each_number_of_pieces(function: Callable[[Any], Any]
+                                                                           ) -> None:
+    run = torch.compile(function, backend=backend, dynamic=True)
+    for size in (9, 8, 9):
+        x = torch.randn(2, size)
+        torch.testing.assert_close(run(x), function(x), rtol=0, atol=0)
     assert traces() == 1
 
 
@@ -168,6 +214,9 @@ def attention(x: Any) -> Any:
     return nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True, scale=0.5)
 
 
+TAPS = nn.Parameter(torch.arange(48.0).reshape(4, 4, 3).sin(), requires_grad=False)
+"""a parameter: its sizes are those of its kind"""
+
 WITH_GRADIENTS: dict[str, Callable[[Any], Any]] = {
     "causal attention": attention,
     "differences": lambda x: x[:, 1:] - x[:, :-1],
@@ -181,6 +230,12 @@ WITH_GRADIENTS: dict[str, Callable[[Any], Any]] = {
     "rolled": lambda x: x.roll(1, 1) + x.roll(-3, 1),
     "repeated": lambda x: x.repeat(2, 3, 1),
     "medians": lambda x: x.median(1)[0],
+    "a convolution": lambda x: nn.functional.conv1d(x.transpose(1, 2), TAPS, padding=1),
+    "the windows of each channel": lambda x: nn.functional.conv1d(
+        x.transpose(1, 2), TAPS[:, :1], padding=2, groups=4)[..., :x.shape[1]],
+    "windows with gaps": lambda x: nn.functional.conv1d(x.transpose(1, 2), TAPS, padding=2, dilation=2),
+    "a transposed convolution": lambda x: nn.functional.conv_transpose1d(x.transpose(1, 2), TAPS, stride=2),
+    "means of windows": lambda x: nn.functional.avg_pool1d(x.transpose(1, 2), 3, 1),
     "standard scores": lambda x: (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True),
 }
 
@@ -237,17 +292,34 @@ def test_arguments_may_lie_in_memory_in_any_way() -> None:
 
 
 def test_what_has_no_arithmetic_of_sizes_is_traced_for_each_and_a_warning_says_so() -> None:
-    def smoothed(x: Any) -> Any:
-        return torch.nn.functional.conv1d(x.unsqueeze(1), torch.tensor([[[1.0, 2.0, 1.0]]]))
+    def stretched(x: Any) -> Any:
+        return torch.nn.functional.interpolate(x.unsqueeze(1), scale_factor=1.5, mode="linear")
 
-    run = torch.compile(smoothed, backend=backend, dynamic=True)
+    run = torch.compile(stretched, backend=backend, dynamic=True)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for size in ((3, 5), (4, 6), (2, 5), (4, 6)):
             x = torch.randn(size)
-            torch.testing.assert_close(run(x), smoothed(x))
+            torch.testing.assert_close(run(x), stretched(x))
     assert [str(w.message).startswith("a graph is traced anew for each value of") for w in found] == [True]
     assert traces() == 3  # once in vain; a batch is a Variable
+
+
+def test_a_size_that_an_error_names_is_a_number_and_others_vary_still() -> None:
+    """PyTorch's graph does not say that a window has as many values as keys: their width is in its mask."""
+    def attended(x: Any, keys: Any, values: Any, whole: Any) -> Any:
+        mask = torch.zeros(4, 8)
+        return nn.functional.scaled_dot_product_attention(x, keys, values[:, :, 1:], mask), whole * 2
+
+    run = torch.compile(attended, backend=backend, dynamic=True)
+    counts = []
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for size in (13, 11, 15, 10):
+            given = *(torch.randn(1, 2, n, 8) for n in (4, 8, 9)), torch.randn(2, size)
+            torch.testing.assert_close(run(*given), attended(*given))
+            counts.append(traces())
+    assert len(set(counts)) == 1
 
 
 def test_the_smaller_of_two_sizes_is_traced_for_each() -> None:

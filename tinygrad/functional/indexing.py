@@ -169,14 +169,17 @@ def _from_first_to_last(picked: range) -> tuple[tuple[int, int], int]:
 
 
 def _sliced_at_sizes(item: slice, start: Any, stop: Any, size: int) -> tuple[tuple[int, int], int]:
-    """The same where a bound or the size is not known: negative bounds count from the end, and none is cut to
-    the size, which it has to be within."""
+    """The same where a bound or the size is not known: negative bounds count from the end. A number is cut
+    to a size that is one; others have to be within the size."""
     step = 1 if item.step is None else int(item.step)
     if step < 0 and (start is not None or stop is not None):
         raise ValueError("a slice with a negative step takes no bounds where sizes are not known, got "
                          f"{item}; slice first, then take every item with the step")
     first = 0 if start is None else start + size if start < 0 else start
     last = size if stop is None else stop + size if stop < 0 else stop
+    if type(size) is int:
+        first, last = (place if isinstance(place, Size) else min(max(place, 0), size)
+                       for place in (first, last))
     return (first, last), step
 
 

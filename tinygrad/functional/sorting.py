@@ -267,7 +267,7 @@ def bisect(size: int, start: Tensor, goes_on: Callable[[Tensor], Tensor]) -> Ten
     """For each item, at how many of the places 0 to `size - 1` a condition holds that no longer holds after
     the first place where it does not. `start`: zeros, integers; `goes_on` answers for places of its shape.
     """
-    places, step = start, 1 << (size.bit_length() - 1)
+    places, step = start, 1 << (largest(size).bit_length() - 1)
     while step:
         last = places + (step - 1)
         holds = (last < size) & goes_on(last.minimum(size - 1))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tinygrad.graph.sizes import is_symbolic, largest
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, flatten, make_tuple, prod
 
@@ -146,6 +147,10 @@ def windows_of(x: UOp, kernel: Sequence[int], stride: Sequence[int], dilation: S
         raise ValueError(f"a window of {tuple(kernel)} with dilation {tuple(dilation)} does not fit in "
                          f"{sizes}, the padded spatial axes of the input")
     keep = tuple((0, n) for n in lead)
+    if is_symbolic(sizes):  # those of the largest axes, without the ones that see items beyond
+        whole = x.pad((*(((0, 0),) * len(lead)), *((0, largest(n) - n) for n in sizes)))
+        every = windows_of(whole, kernel, stride, dilation)
+        return every.shrink((*keep, *((0, o) for o in outs), *((0, k) for k in kernel)))
     places = range(len(lead), len(lead) + 2 * axes)
 
     if all(k <= s and d == 1 and o * s <= n

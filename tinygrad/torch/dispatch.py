@@ -41,7 +41,7 @@ from tinygrad.torch.checks import collected
 from tinygrad.torch.evaluate import FREE_LAYOUT, GraphProgram, dtype_of
 from tinygrad.torch.registry import BesideTensor
 from tinygrad.torch.results import Result, Results
-from tinygrad.torch.sizes import expression_of, laid_out, size_of, strides_in_order, symbols_of
+from tinygrad.torch.sizes import expression_of, laid_out, size_of, steps_of, strides_in_order, symbols_of
 from tinygrad.torch.threads import LONG_CALL, end_waiting_threads
 
 Array = np.ndarray[Any, Any]
@@ -54,8 +54,12 @@ def require_cpu(value: Any) -> None:
 
 
 def to_torch(value: Any) -> Any:
-    """PyTorch's tensor over the memory of ours; what is no tensor as it is."""
-    return torch.from_dlpack(value) if isinstance(value, Tensor) else value
+    """PyTorch's tensor over the memory of ours, with the strides that later calls give; what is no tensor as
+    it is."""
+    if not isinstance(value, Tensor):
+        return value
+    tensor = torch.from_dlpack(value)
+    return tensor.as_strided(tensor.shape, steps_of(tensor.shape, tensor.stride()))
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -128,8 +132,8 @@ class Launch:
     """which of these are laid out for a larger shape first, and for which"""
     results: Results
     """makes memory for each result"""
-    shapes: tuple[tuple[int, tuple[int, ...]], ...]
-    """the shapes of those results that are smaller than their memory, by their numbers"""
+    shapes: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
+    """the shapes and strides of those results that are smaller than their memory, by their numbers"""
     places: Array
     """for each argument of the kernels that changes, where in a call's table it stands: the addresses of
     what `read` gives, then of `results`, then the seed, then numbers that never change"""
@@ -165,9 +169,8 @@ class Launch:
         if point is not None:
             point.wait()
         command.count_run()
-        for number, shape in self.shapes:  # in place: of a view AOTAutograd makes its base again, for aliases
-            whole = results[number]
-            results[number] = whole.as_strided_(shape, whole.stride()).contiguous()
+        for number, shape, steps in self.shapes:  # in place: AOTAutograd makes the base of a view again
+            results[number] = results[number].as_strided_(shape, steps).contiguous()
         for again in self.repeated:
             results.insert(again.number, again.of(results[again.first]))
         if self.returned is None:
@@ -212,8 +215,10 @@ def launch_of(trace: Trace, inputs: Inputs, given: Sequence[Any], larger: Mappin
         else:
             numbers.append(seed + 1 + len(constants))
             constants.append(values.of(variable))
-    shapes = [(number, shape_value(output.view.with_sizes(lambda size: bound(size, inputs.variables)).shape))
-              for number, output in enumerate(trace.outputs) if output.view.has_sizes]
+    smaller = [(number, shape_value(output.view.with_sizes(lambda size: bound(size, inputs.variables)).shape),
+                strides_in_order(largest_shape(output.view.shape)))
+               for number, output in enumerate(trace.outputs) if output.view.has_sizes]
+    shapes = [(number, shape, steps_of(shape, strides)) for number, shape, strides in smaller]
     owners = [tensors[read[place]] for place in arguments]
     gaps = [i for i, number in enumerate(owners) if number not in larger and
             (given[number].is_neg() or not is_dense(given[number]))]
@@ -296,7 +301,8 @@ def strides_in_memory(view: UOp) -> tuple[int, ...] | None:
     if view.has_sizes:
         return strides_in_order(whole) if view.is_whole_buffer else None
     shown, *others = view.st.simplify().views
-    order = sorted(range(len(whole)), key=lambda axis: -shown.strides[axis])
+    steps = steps_of(whole, shown.strides)
+    order = sorted(range(len(whole)), key=lambda axis: -steps[axis])
     if others or shown.offset or not shown.permute(order).contiguous:
         return None
     strides = strides_in_order([whole[axis] for axis in order])
@@ -446,7 +452,7 @@ class Replayed:
                         raise
                     if self.symbols.unite(given):
                         continue
-                    if not self.symbols.settle():
+                    if not self.symbols.settle(error):
                         raise
                     sizes = ", ".join(sorted(map(str, self.symbols.numbers)))
                     warnings.warn(f"a graph is traced anew for each value of {sizes}: {error}", stacklevel=2)

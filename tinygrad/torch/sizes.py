@@ -8,6 +8,7 @@ there. Next: `dispatch.py`.
 """
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -114,7 +115,8 @@ class Symbols:
         do not say of all sizes which are equal (those of attention's keys and values). False where that
         changes nothing."""
         before = dict(self.twins)
-        for i, symbol in enumerate(symbols := list(self.places)):
+        symbols = [symbol for symbol in self.places if symbol not in self.numbers]
+        for i, symbol in enumerate(symbols):
             equal = [other for other in symbols[:i] if other not in self.twins and
                      (symbol, other) not in self.apart and
                      self.value(other, given) == self.value(symbol, given)]
@@ -122,12 +124,16 @@ class Symbols:
                 self.twins[symbol] = equal[0]
         return self.twins != before
 
-    def settle(self) -> bool:
-        """Make numbers of symbols where Variables did not do: of those that no tensor has as its first axis,
-        else of all. False where all are."""
+    def settle(self, error: Exception) -> bool:
+        """Make numbers of symbols where Variables did not do: of those that the error names and no tensor has
+        as its first axis, else of all that none has so, else of all. False where all are."""
         inner = {symbol for symbol, (_, axis) in self.places.items() if symbol not in self.first_axes}
+        named = {symbol for symbol in inner if re.search(rf"\b{symbol}\b", str(error))}
         before = len(self.numbers)
-        self.numbers |= inner if not inner <= self.numbers else self.places.keys()
+        self.numbers |= next((symbols for symbols in (named, inner) if not symbols <= self.numbers),
+                             self.places.keys())
+        self.twins = {symbol: twin for symbol, twin in self.twins.items()
+                      if self.numbers.isdisjoint((symbol, twin))}
         return len(self.numbers) > before
 
     def bound(self, given: Sequence[Any]) -> dict[sympy.Symbol, Any]:
@@ -168,6 +174,16 @@ def symbols_of(inputs: Sequence[Node]) -> Symbols | None:
 def strides_in_order(shape: Sequence[int]) -> tuple[int, ...]:
     """The strides of items that lie in the order of their axes."""
     return tuple([prod(shape[axis + 1:]) for axis in range(len(shape))])
+
+
+def steps_of(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Strides in which axes of one item have those that the axes behind them say, as PyTorch gives them: its
+    guards compare these too."""
+    steps = list(strides)
+    for axis in reversed(range(len(shape))):
+        if shape[axis] == 1:
+            steps[axis] = steps[axis + 1] * shape[axis + 1] if axis + 1 < len(shape) else 1
+    return tuple(steps)
 
 
 def laid_out(x: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:

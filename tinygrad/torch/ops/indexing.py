@@ -116,8 +116,7 @@ def write_slice(x: Tensor, source: Tensor, dim: int = 0, start: int | None = Non
     size, count = x.shape[dim], source.shape[dim]
     if count == 0:
         return x
-    first = within(start, size) or 0
-    distance = Tensor.arange(size, dtype=dtypes.int64, device="CPU") - (first if first >= 0 else size + first)
+    distance = Tensor.arange(size, dtype=dtypes.int64, device="CPU") - within(start or 0, size)
     inside = (distance >= 0) & (distance < count * step) & (distance % step == 0)
     item = distance.div(step, rounding_mode="floor").maximum(0).minimum(count - 1)
     along = [1] * x.ndim

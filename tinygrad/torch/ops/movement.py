@@ -9,7 +9,7 @@ import numpy as np
 
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
-from tinygrad.graph.sizes import Size, is_symbolic, largest, node_of, reshapes_in_memory
+from tinygrad.graph.sizes import Size, is_symbolic, node_of, reshapes_in_memory, value_of
 from tinygrad.helpers import prod
 from tinygrad.tensor import Tensor
 from tinygrad.torch.ops.elementwise import cast
@@ -67,15 +67,21 @@ def places_of(old: Sequence[int], new: Sequence[int]) -> list[Tensor]:
 
 def cut(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
     index: list[slice] = [slice(None)] * x.ndim
-    index[dim] = slice(within(start, x.shape[dim]), within(end, x.shape[dim]), step)
+    size = x.shape[dim]
+    if is_symbolic((size, start, end)):
+        start = within(start or 0, size)
+        end = size if end is None else within(end, size)
+        end = start if end < start else end
+    index[dim] = slice(start, end, step)
     return x[tuple(index)]
 
 
-def within(place: int | None, size: int) -> int | None:
-    """A bound of a slice of an axis whose size varies, from the beginning on; others as they are."""
-    if not isinstance(size, Size) or place is None or isinstance(place, Size):
-        return place
-    return None if place > largest(size) else place if place >= 0 else size + place
+def within(place: int, size: int) -> int:
+    """A bound of a slice, of which negative ones count from the end, as a place from 0 to `size`. Sizes that
+    vary are compared by their values: a trace is for those for which that comes out so."""
+    if place < 0:
+        place = place + size
+    return 0 if place < 0 else size if place > size else place
 
 
 def select(x: Tensor, dim: int, index: int) -> Tensor:
@@ -85,11 +91,18 @@ def select(x: Tensor, dim: int, index: int) -> Tensor:
     return cut(x, dim, index, index + 1).squeeze(dim)
 
 
-def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> Sequence[Tensor]:
-    if not isinstance(sizes, (list, tuple)) or not is_symbolic([*sizes, x.shape[dim]]):
+def split(x: Tensor, sizes: Any, dim: int = 0) -> Sequence[Tensor]:
+    size = x.shape[dim]
+    if isinstance(sizes, (list, tuple)):
+        if not is_symbolic([*sizes, size]):
+            return x.split(sizes, dim)
+        ends = list(accumulate(sizes))
+        return [cut(x, dim, end - piece, end) for piece, end in zip(sizes, ends)]
+    if not is_symbolic([sizes, size]):
         return x.split(sizes, dim)
-    ends = list(accumulate(sizes))
-    return [cut(x, dim, end - size, end) for size, end in zip(sizes, ends)]
+    count = max(1, -(-value_of(size) // value_of(sizes)))  # as many as PyTorch's graph was made for
+    ends = [sizes * number for number in range(1, count)]
+    return [cut(x, dim, start, end) for start, end in pairwise([0, *ends, size])]
 
 
 def expand(x: Tensor, size: Sequence[int], implicit: bool = False) -> Tensor:

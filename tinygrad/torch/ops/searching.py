@@ -7,6 +7,7 @@ from typing import Any
 from tinygrad.dtype import DType, dtypes
 from tinygrad.helpers import prod
 from tinygrad.tensor import Tensor
+from tinygrad.torch.ops.movement import flattened, reshaped
 from tinygrad.torch.registry import enter_all, operator
 
 
@@ -87,14 +88,14 @@ enter_all({"cummax": extremum_so_far(True), "cummin": extremum_so_far(False)})
 @operator("masked_scatter")
 def masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """`x` with the items of `source`, in their order, where the mask holds."""
-    shape = tuple(max(int(a), int(b)) for a, b in zip((1,) * (mask.ndim - x.ndim) + tuple(x.shape),
-                                                      (1,) * (x.ndim - mask.ndim) + tuple(mask.shape)))
+    shape = tuple(b if a == 1 else a for a, b in zip((1,) * (mask.ndim - x.ndim) + tuple(x.shape),
+                                                     (1,) * (x.ndim - mask.ndim) + tuple(mask.shape)))
     if prod(shape) == 0 or prod(source.shape) == 0:
         return x.expand(shape)
     chosen = mask.cast(dtypes.bool).expand(shape)
-    numbers = chosen.reshape(-1).cast(dtypes.int64).cumsum(0) - 1
-    items = source.reshape(-1)[numbers.clip(0, prod(source.shape) - 1)].reshape(shape)
-    return chosen.where(items, x.expand(shape))
+    numbers = flattened(chosen).cast(dtypes.int64).cumsum(0) - 1
+    items = flattened(source)[numbers.maximum(0).minimum(prod(source.shape) - 1)]
+    return chosen.where(reshaped(items, shape), x.expand(shape))
 
 
 @operator("masked_scatter_backward")
