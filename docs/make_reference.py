@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from tinygrad.functional.methods import Methods
+from tinygrad.functional.numerical_methods import NumericalMethods
 
 FOLDER = Path(__file__).parent / "reference"
 EXAMPLE = re.compile(r"^>>> .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
@@ -52,6 +53,7 @@ FAMILIES = (
     Family("indexing", "Indexing", ("functional.indexing", "functional.selecting")),
     Family("linalg", "Linear algebra", ("functional.linalg", "functional.decompositions",
                                         "functional.equations")),
+    Family("signals", "Fourier transforms and windows", ("functional.fourier", "functional.signals")),
     Family("pytorch_names", "More of PyTorch's names", ("functional.pytorch_names",)),
     Family("statistics", "Order statistics, counts, distances", ("functional.statistics",)),
     Family("networks", "Convolution, pooling, normalisation, attention",
@@ -165,7 +167,7 @@ def public_members(owner: str, value: Any) -> Iterator[tuple[list[str], Any]]:
 def bound_names() -> dict[Any, list[str]]:
     """Each function that is a method or static method of Tensor (and no dunder alone), with its names."""
     found: dict[Any, list[str]] = {}
-    for name, member in vars(Methods).items():
+    for name, member in (vars(NumericalMethods) | vars(Methods)).items():
         function = inspect.unwrap(member.__func__ if isinstance(member, staticmethod) else member)
         if inspect.isfunction(function) and not name.startswith("__"):
             found.setdefault(function, []).append(f"Tensor.{name}")

@@ -12,8 +12,10 @@ from . import (
         networks,
         pytorch_names,
         reductions,
+        signals,
         statistics,
 )
 
 ROWS = [*elementwise.ROWS, *movement.ROWS, *reductions.ROWS, *indexing.ROWS, *networks.ROWS, *losses.ROWS,
-        *pytorch_names.ROWS, *functional.ROWS, *statistics.ROWS, *arrangements.ROWS]
+        *pytorch_names.ROWS, *functional.ROWS, *statistics.ROWS, *arrangements.ROWS,
+        *signals.ROWS]

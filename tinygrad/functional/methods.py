@@ -2,6 +2,7 @@
 
 `Tensor` inherits it. A line here is all that a function needs to become a method, an operator or (static) a
 constructor; the types are the functions' own. Those of many nodes are `memoised` (`graph_templates.py`).
+Linear algebra and Fourier transforms are in `numerical_methods.py`, what overwrites in `in_place.py`.
 """
 from __future__ import annotations
 
@@ -13,17 +14,14 @@ from tinygrad.functional import (
     comparisons,
     convolution,
     creation,
-    decompositions,
     differentiation,
     divisors,
     elementwise,
-    equations,
     error_function,
     gamma_functions,
     indexing,
     interop,
     joining,
-    linalg,
     losses,
     mathematics,
     movement,
@@ -39,8 +37,8 @@ from tinygrad.functional import (
     sorting,
     statistics,
 )
-from tinygrad.functional.in_place import InPlace
 from tinygrad.functional.method_kinds import also_named, in_place, memoised, of_tensors, operator, reflected
+from tinygrad.functional.numerical_methods import NumericalMethods
 from tinygrad.tensor import generator
 
 _along = also_named(dim="axis")
@@ -49,7 +47,7 @@ _with_other = also_named(other="x")
 _spread = also_named(dim="axis", unbiased="correction")
 
 
-class Methods(InPlace):
+class Methods(NumericalMethods):
     """The methods that `functional/` defines, by family, and the operators."""
 
     # creation
@@ -250,31 +248,6 @@ class Methods(InPlace):
     sort = _along_dim(memoised(sorting.sort))
     argsort = _along_dim(memoised(sorting.argsort))
     topk = also_named(axis="dim", sorted="sorted_")(memoised(sorting.topk))
-    # linear algebra
-    dot = memoised(linalg.dot)
-    matmul = _with_other(memoised(linalg.matmul))
-    linear = memoised(linalg.linear)
-    qr = decompositions.qr
-    svd = decompositions.svd
-    eigh = decompositions.eigh
-    cholesky = decompositions.cholesky
-    solve = of_tensors(equations.solve)
-    solve_triangular = of_tensors(equations.solve_triangular)
-    triangular_solve = of_tensors(equations.solve_triangular)
-    inv = equations.inv
-    inverse = equations.inv
-    pinv = equations.pinv
-    lstsq = of_tensors(equations.lstsq)
-    det = equations.det
-    slogdet = equations.slogdet
-    matrix_power = equations.matrix_power
-    cholesky_solve = of_tensors(equations.cholesky_solve)
-    cholesky_inverse = equations.cholesky_inverse
-    vdot = of_tensors(linalg.vdot)
-    addmv = of_tensors(linalg.addmv)
-    addr = of_tensors(linalg.addr)
-    addbmm = of_tensors(linalg.addbmm)
-    einsum = staticmethod(memoised(linalg.einsum, first=1))
     # indexing
     gather = memoised(indexing.gather)
     scatter = also_named(value="src")(memoised(indexing.scatter))
@@ -392,7 +365,6 @@ class Methods(InPlace):
     inner = memoised(pytorch_names.inner)
     kron = memoised(pytorch_names.kron)
     ger = outer
-    pinverse = pinv
     cross = memoised(pytorch_names.cross)
     # PyTorch's names: positions
     select = pytorch_names.select
@@ -501,7 +473,7 @@ class Methods(InPlace):
     __floordiv__ = operator(floordiv)
     __mod__ = operator(mod)
     __pow__ = operator(pow)
-    __matmul__ = operator(matmul)
+    __matmul__ = operator(NumericalMethods.matmul)
     __and__ = operator(elementwise.bitwise_and)
     __or__ = operator(elementwise.bitwise_or)
     __xor__ = operator(elementwise.bitwise_xor)
@@ -514,7 +486,7 @@ class Methods(InPlace):
     __rfloordiv__ = reflected(floordiv)
     __rmod__ = reflected(mod)
     __rpow__ = reflected(pow)
-    __rmatmul__ = reflected(matmul)
+    __rmatmul__ = reflected(NumericalMethods.matmul)
     __rand__ = reflected(elementwise.bitwise_and)
     __ror__ = reflected(elementwise.bitwise_or)
     __rxor__ = reflected(elementwise.bitwise_xor)
@@ -527,7 +499,7 @@ class Methods(InPlace):
     __ifloordiv__ = in_place(floordiv)
     __imod__ = in_place(mod)
     __ipow__ = in_place(pow)
-    __imatmul__ = in_place(matmul)
+    __imatmul__ = in_place(NumericalMethods.matmul)
     __iand__ = in_place(elementwise.bitwise_and)
     __ior__ = in_place(elementwise.bitwise_or)
     __ixor__ = in_place(elementwise.bitwise_xor)

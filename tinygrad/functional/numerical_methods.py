@@ -1,0 +1,64 @@
+"""`NumericalMethods`, the part of `Methods` (`methods.py`) that linear algebra and the analysis of signals
+are."""
+from __future__ import annotations
+
+from tinygrad.functional import decompositions, equations, fourier, linalg, signals
+from tinygrad.functional.in_place import InPlace
+from tinygrad.functional.method_kinds import also_named, memoised, of_tensors
+
+
+class NumericalMethods(InPlace):
+    """Linear algebra, Fourier transforms, signals."""
+
+    # linear algebra
+    dot = memoised(linalg.dot)
+    matmul = also_named(other="x")(memoised(linalg.matmul))
+    linear = memoised(linalg.linear)
+    qr = decompositions.qr
+    svd = decompositions.svd
+    eigh = decompositions.eigh
+    cholesky = decompositions.cholesky
+    solve = of_tensors(equations.solve)
+    solve_triangular = of_tensors(equations.solve_triangular)
+    triangular_solve = of_tensors(equations.solve_triangular)
+    inv = equations.inv
+    inverse = equations.inv
+    pinv = equations.pinv
+    lstsq = of_tensors(equations.lstsq)
+    det = equations.det
+    slogdet = equations.slogdet
+    matrix_power = equations.matrix_power
+    cholesky_solve = of_tensors(equations.cholesky_solve)
+    cholesky_inverse = equations.cholesky_inverse
+    pinverse = pinv
+    vdot = of_tensors(linalg.vdot)
+    addmv = of_tensors(linalg.addmv)
+    addr = of_tensors(linalg.addr)
+    addbmm = of_tensors(linalg.addbmm)
+    einsum = staticmethod(memoised(linalg.einsum, first=1))
+    # Fourier transforms, windows
+    fft = fourier.fft
+    ifft = fourier.ifft
+    rfft = fourier.rfft
+    irfft = fourier.irfft
+    hfft = fourier.hfft
+    ihfft = fourier.ihfft
+    fft2 = fourier.fft2
+    ifft2 = fourier.ifft2
+    rfft2 = fourier.rfft2
+    irfft2 = fourier.irfft2
+    fftn = fourier.fftn
+    ifftn = fourier.ifftn
+    rfftn = fourier.rfftn
+    irfftn = fourier.irfftn
+    fftfreq = staticmethod(fourier.fftfreq)
+    rfftfreq = staticmethod(fourier.rfftfreq)
+    fftshift = fourier.fftshift
+    ifftshift = fourier.ifftshift
+    stft = of_tensors(signals.stft)
+    istft = of_tensors(signals.istft)
+    hann_window = staticmethod(signals.hann_window)
+    hamming_window = staticmethod(signals.hamming_window)
+    blackman_window = staticmethod(signals.blackman_window)
+    bartlett_window = staticmethod(signals.bartlett_window)
+    kaiser_window = staticmethod(signals.kaiser_window)
