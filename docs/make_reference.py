@@ -52,7 +52,7 @@ FAMILIES = (
                                                        "functional.sorting")),
     Family("indexing", "Indexing", ("functional.indexing", "functional.selecting")),
     Family("linalg", "Linear algebra", ("functional.linalg", "functional.decompositions",
-                                        "functional.equations")),
+                                        "functional.equations", "functional.matrix_functions")),
     Family("signals", "Fourier transforms and windows", ("functional.fourier", "functional.signals")),
     Family("pytorch_names", "More of PyTorch's names", ("functional.pytorch_names",)),
     Family("statistics", "Order statistics, counts, distances", ("functional.statistics",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+        algebra,
         arrangements,
         elementwise,
         functional,
@@ -18,4 +19,4 @@ from . import (
 
 ROWS = [*elementwise.ROWS, *movement.ROWS, *reductions.ROWS, *indexing.ROWS, *networks.ROWS, *losses.ROWS,
         *pytorch_names.ROWS, *functional.ROWS, *statistics.ROWS, *arrangements.ROWS,
-        *signals.ROWS]
+        *signals.ROWS, *algebra.ROWS]

@@ -89,14 +89,18 @@ def _system(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, bool]:
     return a.cast(wide).expand(*lead, n, n), right.cast(wide).expand(*lead, *right.shape[-2:]), is_vector
 
 
-def solve(self: Tensor, b: Tensor) -> Tensor:
+def solve(self: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
     """X with `self` X = `b`: shapes (..., n, n) and (..., n, k), or (n,) for one vector, give that of `b`.
+    With left=False, X `self` = `b`, of shape (..., k, n).
 
     Leading axes broadcast. A singular matrix gives inf or NaN. Raises ValueError where shapes do not fit.
 
     >>> Tensor([[2., 0.], [0., 4.]]).solve(Tensor([2., 8.])).tolist()
     [1.0, 2.0]
     """
+    if not left:
+        check_matrix("solve", b)
+        return transposed(solve(transposed(self), transposed(b)))
     a, right, is_vector = _system("solve", self, b)
     x: Tensor = _Solve.apply(a, right)
     x = x.cast(compute_dtype(self, b)[0])
@@ -104,8 +108,9 @@ def solve(self: Tensor, b: Tensor) -> Tensor:
 
 
 def solve_triangular(self: Tensor, b: Tensor, upper: bool, transpose: bool = False,
-                     unitriangular: bool = False) -> Tensor:
-    """X with T X = `b`, for T the upper or lower triangle of `self` (..., n, n); the other is not read.
+                     unitriangular: bool = False, *, left: bool = True) -> Tensor:
+    """X with T X = `b`, or X T = `b` with left=False, for T the upper or lower triangle of `self` (..., n,
+    n); the other is not read.
 
     With `transpose`, T^T X = `b`; with `unitriangular`, the diagonal counts as ones. Shapes as in `solve`. A
     zero on the diagonal gives inf or NaN.
@@ -113,6 +118,10 @@ def solve_triangular(self: Tensor, b: Tensor, upper: bool, transpose: bool = Fal
     >>> Tensor([[2., 0.], [2., 4.]]).solve_triangular(Tensor([2., 10.]), upper=False).tolist()
     [1.0, 2.0]
     """
+    if not left:
+        check_matrix("solve_triangular", b)
+        found = solve_triangular(self, transposed(b), upper, not transpose, unitriangular)
+        return transposed(found)
     a, right, is_vector = _system("solve_triangular", self, b)
     if unitriangular:
         a = (identity(a, a.shape[-1]) != 0).where(1, a)
@@ -125,6 +134,12 @@ def solve_triangular(self: Tensor, b: Tensor, upper: bool, transpose: bool = Fal
         x = _SolveTriangular.apply(a, right)
     x = x.cast(compute_dtype(self, b)[0])
     return x.squeeze(-1) if is_vector else x
+
+
+def triangular_solve(self: Tensor, A: Tensor, upper: bool = True, transpose: bool = False,
+                     unitriangular: bool = False) -> tuple[Tensor, Tensor]:
+    """(X, A) with A X = `self`: `A.solve_triangular(self)`, as PyTorch's older name has it."""
+    return solve_triangular(A, self, upper, transpose, unitriangular), A
 
 
 def cholesky_solve(self: Tensor, L: Tensor, upper: bool = False) -> Tensor:

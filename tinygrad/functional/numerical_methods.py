@@ -2,9 +2,11 @@
 are."""
 from __future__ import annotations
 
-from tinygrad.functional import decompositions, equations, fourier, linalg, signals
+from tinygrad.functional import decompositions, equations, fourier, linalg, matrix_functions, signals
 from tinygrad.functional.in_place import InPlace
 from tinygrad.functional.method_kinds import also_named, memoised, of_tensors
+
+_along_dim = also_named(axis="dim")
 
 
 class NumericalMethods(InPlace):
@@ -18,13 +20,13 @@ class NumericalMethods(InPlace):
     svd = decompositions.svd
     eigh = decompositions.eigh
     cholesky = decompositions.cholesky
-    solve = of_tensors(equations.solve)
-    solve_triangular = of_tensors(equations.solve_triangular)
-    triangular_solve = of_tensors(equations.solve_triangular)
+    solve = also_named(B="b")(of_tensors(equations.solve))
+    solve_triangular = also_named(B="b")(of_tensors(equations.solve_triangular))
+    triangular_solve = of_tensors(equations.triangular_solve)
     inv = equations.inv
     inverse = equations.inv
     pinv = equations.pinv
-    lstsq = of_tensors(equations.lstsq)
+    lstsq = also_named(B="b")(of_tensors(equations.lstsq))
     det = equations.det
     slogdet = equations.slogdet
     matrix_power = equations.matrix_power
@@ -36,6 +38,17 @@ class NumericalMethods(InPlace):
     addr = of_tensors(linalg.addr)
     addbmm = of_tensors(linalg.addbmm)
     einsum = staticmethod(memoised(linalg.einsum, first=1))
+    svdvals = matrix_functions.svdvals
+    eigvalsh = matrix_functions.eigvalsh
+    matrix_rank = matrix_functions.matrix_rank
+    vector_norm = _along_dim(memoised(matrix_functions.vector_norm))
+    matrix_norm = _along_dim(matrix_functions.matrix_norm)
+    cond = matrix_functions.cond
+    vecdot = of_tensors(matrix_functions.vecdot)
+    multi_dot = staticmethod(matrix_functions.multi_dot)
+    chain_matmul = staticmethod(matrix_functions.chain_matmul)
+    tensorinv = matrix_functions.tensorinv
+    tensorsolve = of_tensors(matrix_functions.tensorsolve)
     # Fourier transforms, windows
     fft = fourier.fft
     ifft = fourier.ifft
