@@ -14,9 +14,10 @@ from . import (
         pytorch_names,
         reductions,
         signals,
+        special,
         statistics,
 )
 
 ROWS = [*elementwise.ROWS, *movement.ROWS, *reductions.ROWS, *indexing.ROWS, *networks.ROWS, *losses.ROWS,
         *pytorch_names.ROWS, *functional.ROWS, *statistics.ROWS, *arrangements.ROWS,
-        *signals.ROWS, *algebra.ROWS]
+        *signals.ROWS, *algebra.ROWS, *special.ROWS]

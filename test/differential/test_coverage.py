@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinygrad.functional.methods import Methods
 from tinygrad.functional.numerical_methods import NumericalMethods
 
-from . import algebra, arrangements, functional, pytorch_names, statistics
+from . import algebra, arrangements, functional, pytorch_names, special, statistics
 from .rows import ROWS
 
 ELSEWHERE = {
@@ -49,6 +49,16 @@ ELSEWHERE = {
     "test_datasets.py": {"from_url"},
     "test_interop.py": {"data", "from_dlpack", "from_file"},
     "test_casts.py": {"bitcast"},
+    "test_properties.py": {
+        "is_complex",
+        "is_signed",
+        "is_nonzero",
+        "is_same_size",
+        "is_cuda",
+        "is_cpu",
+        "get_device",
+        "itemsize",
+    },
     "test_fourier.py": {
         "fftfreq",
         "rfftfreq",
@@ -112,4 +122,4 @@ def test_every_method_with_a_gradient_has_a_row_that_checks_it() -> None:
     checked = {row.name.split()[0] for row in of_floats if row.gradient}
     unchecked = {row.name.split()[0] for row in of_floats} - checked
     assert unchecked == CONSTANT | CONSTANT_IN_PYTORCH | pytorch_names.CONSTANT | statistics.CONSTANT | \
-        arrangements.CONSTANT | algebra.CONSTANT
+        arrangements.CONSTANT | algebra.CONSTANT | special.CONSTANT

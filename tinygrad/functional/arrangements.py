@@ -204,6 +204,31 @@ def index_put(self: Tensor, indices: Sequence[Tensor], values: Tensor, accumulat
     return self.flatten().scatter_reduce(0, places.flatten(), flat, "sum").reshape(self.shape)
 
 
+def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A copy with `src` on a diagonal of two axes; see `diagonal`.
+
+    >>> Tensor([[1, 2], [3, 4]]).diagonal_scatter(Tensor([8, 9])).tolist()
+    [[8, 2], [3, 9]]
+    """
+    is_written = self.zeros_like(dtype=dtypes.bool)
+    is_written.diagonal(offset, dim1, dim2)[...] = True
+    values = is_written.where(0, self)
+    values.diagonal(offset, dim1, dim2)[...] = src.cast(self.dtype)
+    return is_written.where(values, self)
+
+
+def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """A copy with `source` at positions of the flattened tensor, as `index_put`.
+
+    >>> Tensor([[1, 2], [3, 4]]).put(Tensor([0, -1]), Tensor([8, 9])).tolist()
+    [[8, 2], [3, 9]]
+    """
+    if index.numel() != source.numel():
+        raise ValueError(f"put takes as many items as positions, got {source.numel()} and {index.numel()}")
+    flat = index_put(self.flatten(), (index.flatten(),), source.flatten(), accumulate)
+    return flat.reshape(self.shape)
+
+
 def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """A copy, of the shape that both broadcast to, with the first items of `source`, in their order, where
     `mask` holds."""
@@ -218,6 +243,40 @@ def fill_diagonal_(self: Tensor, fill_value: float) -> Tensor:
         raise ValueError(f"fill_diagonal_ takes a matrix, got shape {self.shape}")
     rows, columns = (type(self).arange(n, device=self.device) for n in self.shape)
     return self.assign((rows.unsqueeze(1) == columns).where(fill_value, self))
+
+
+def diagflat(self: Tensor, offset: int = 0) -> Tensor:
+    """A square matrix with the flattened tensor on a diagonal.
+
+    >>> Tensor([[1], [2]]).diagflat().tolist()
+    [[1, 0], [0, 2]]
+    """
+    return self.flatten().diag_embed(offset)
+
+
+def msort(self: Tensor) -> Tensor:
+    """Sorted along the first axis.
+
+    >>> Tensor([3, 1, 2]).msort().tolist()
+    [1, 2, 3]
+    """
+    return self.sort(0)[0]
+
+
+def unravel_index(self: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """The place along each axis of a tensor of `shape` of every position in it, flattened; positions below 0
+    count from the end.
+
+    >>> Tensor([5, 1]).unravel_index((2, 3))[0].tolist()
+    [1, 0]
+    """
+    if not self.dtype.is_int:
+        raise TypeError(f"unravel_index takes integers, got {self.dtype}")
+    found, rest = [], self
+    for size in reversed((shape,) if isinstance(shape, int) else tuple(shape)):
+        found.append(rest % size)
+        rest = rest // size
+    return tuple(reversed(found))
 
 
 # --- numbers and sums ---------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from tinygrad.functional import (
     nn,
     placement,
     pooling,
+    properties,
     pytorch_names,
     random,
     rearrange,
@@ -157,7 +158,9 @@ class Methods(NumericalMethods):
     erfc = memoised(error_function.erfc)
     erfinv = memoised(error_function.erfinv)
     lgamma = memoised(gamma_functions.lgamma)
+    gammaln = lgamma
     digamma = memoised(gamma_functions.digamma)
+    psi = digamma
     # activation
     relu = memoised(activation.relu)
     relu6 = memoised(activation.relu6)
@@ -177,6 +180,7 @@ class Methods(NumericalMethods):
     hardswish = memoised(activation.hardswish)
     softsign = memoised(activation.softsign)
     swish = silu
+    expit = sigmoid
     # elementwise: casts
     cast = casts.cast
     bitcast = casts.bitcast
@@ -346,6 +350,7 @@ class Methods(NumericalMethods):
     mode = _along_dim(memoised(statistics.mode))
     aminmax = _along_dim(memoised(statistics.aminmax))
     histc = memoised(statistics.histc)
+    histogram = statistics.histogram
     searchsorted = memoised(statistics.searchsorted)
     bucketize = memoised(statistics.bucketize)
     isin = memoised(statistics.isin)
@@ -409,6 +414,7 @@ class Methods(NumericalMethods):
     broadcast_tensors = of_tensors(arrangements.broadcast_tensors)
     hstack = memoised(arrangements.hstack)
     vstack = memoised(arrangements.vstack)
+    row_stack = vstack
     dstack = memoised(arrangements.dstack)
     column_stack = memoised(arrangements.column_stack)
     block_diag = memoised(arrangements.block_diag)
@@ -423,6 +429,11 @@ class Methods(NumericalMethods):
     slice_scatter = of_tensors(arrangements.slice_scatter)
     index_put = of_tensors(arrangements.index_put)
     masked_scatter = of_tensors(arrangements.masked_scatter)
+    diagonal_scatter = of_tensors(arrangements.diagonal_scatter)
+    put = of_tensors(arrangements.put)
+    diagflat = memoised(arrangements.diagflat)
+    msort = memoised(arrangements.msort)
+    unravel_index = memoised(arrangements.unravel_index)
     fill_diagonal_ = arrangements.fill_diagonal_
     trapezoid = memoised(arrangements.trapezoid)
     trapz = trapezoid
@@ -442,6 +453,24 @@ class Methods(NumericalMethods):
     char = pytorch_names.char
     cpu = pytorch_names.cpu
     equal = of_tensors(pytorch_names.equal)
+    # PyTorch's names: what is asked of tensors
+    is_complex = properties.is_complex
+    conj = properties.conj
+    conj_physical = conj
+    resolve_conj = conj
+    resolve_neg = conj
+    real = property(properties.conj)
+    H = property(properties.mH)
+    mH = property(properties.mH)
+    isreal = properties.isreal
+    angle = properties.angle
+    is_signed = properties.is_signed
+    is_nonzero = properties.is_nonzero
+    is_same_size = of_tensors(properties.is_same_size)
+    is_cuda = property(properties.is_cuda)
+    is_cpu = property(properties.is_cpu)
+    get_device = properties.get_device
+    itemsize = property(movement.element_size)
     # devices
     to = placement.to
     to_ = placement.to_

@@ -2,7 +2,16 @@
 are."""
 from __future__ import annotations
 
-from tinygrad.functional import decompositions, equations, fourier, linalg, matrix_functions, signals
+from tinygrad.functional import (
+    decompositions,
+    equations,
+    float_parts,
+    fourier,
+    linalg,
+    matrix_functions,
+    signals,
+    special_functions,
+)
 from tinygrad.functional.in_place import InPlace
 from tinygrad.functional.method_kinds import also_named, memoised, of_tensors
 
@@ -10,7 +19,7 @@ _along_dim = also_named(axis="dim")
 
 
 class NumericalMethods(InPlace):
-    """Linear algebra, Fourier transforms, signals."""
+    """Linear algebra, Fourier transforms, signals, special functions."""
 
     # linear algebra
     dot = memoised(linalg.dot)
@@ -75,3 +84,22 @@ class NumericalMethods(InPlace):
     blackman_window = staticmethod(signals.blackman_window)
     bartlett_window = staticmethod(signals.bartlett_window)
     kaiser_window = staticmethod(signals.kaiser_window)
+    # special functions
+    ndtr = memoised(special_functions.ndtr)
+    log_ndtr = memoised(special_functions.log_ndtr)
+    erfcx = memoised(special_functions.erfcx)
+    entr = memoised(special_functions.entr)
+    xlog1py = memoised(special_functions.xlog1py)
+    mvlgamma = memoised(special_functions.mvlgamma)
+    multigammaln = mvlgamma
+    polygamma = memoised(special_functions.polygamma)
+    i0 = memoised(special_functions.i0)
+    i0e = memoised(special_functions.i0e)
+    i1 = memoised(special_functions.i1)
+    i1e = memoised(special_functions.i1e)
+    # mantissas and exponents
+    frexp = float_parts.frexp
+    ldexp = memoised(float_parts.ldexp)
+    nextafter = memoised(float_parts.nextafter)
+    float_power = memoised(float_parts.float_power)
+    logaddexp2 = memoised(float_parts.logaddexp2)

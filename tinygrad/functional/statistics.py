@@ -154,6 +154,46 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
     return counts.scatter_reduce(0, number, wide.ones_like(dtype=kind), "sum")[:bins]
 
 
+def histogram(self: Tensor, bins: int | Tensor, *, range: Sequence[float] | None = None,
+              weight: Tensor | None = None, density: bool = False) -> tuple[Tensor, Tensor]:
+    """(how many items are between each two edges, the edges): `bins` are the edges, rising, or how many parts
+    of one size there are between the ends of `range`: of all items unless given. The last part has its end,
+    too. Items count as `weight` says; `density`: divided by their sum and by the parts' sizes.
+
+    >>> Tensor([1.0, 2.0, 1.0]).histogram(4, range=(0.0, 3.0))[0].tolist()
+    [0.0, 2.0, 1.0, 0.0]
+    """
+    x = self.flatten().detach()
+    x = x if x.dtype.is_float else x.cast(dtypes.default_float)
+    if weight is not None and weight.shape != self.shape:
+        raise ValueError(f"histogram takes a weight for each item of {self.shape}, got {weight.shape}")
+    if isinstance(bins, type(self)):
+        if bins.ndim != 1 or range is not None:
+            raise ValueError(f"histogram takes edges in one row, and no range beside them, got {bins.shape}")
+        edges = bins.cast(x.dtype)
+    else:
+        edges = _even_edges(x, int(bins), range)
+    last = edges.shape[0] - 1
+    place = searchsorted(edges, x, right=True) - 1
+    place = (x == edges[-1]).where(last - 1, place)
+    place = ((place < 0) | (x > edges[-1]) | x.isnan()).where(last, place)  # which is left away
+    counts = type(self).zeros(last + 1, dtype=x.dtype, device=self.device, requires_grad=False)
+    each = x.ones_like() if weight is None else weight.flatten().cast(x.dtype)
+    counts = counts.scatter_reduce(0, place, each, "sum")[:last]
+    return (counts / counts.sum() / edges.diff() if density else counts), edges
+
+
+def _even_edges(x: Tensor, bins: int, ends: Sequence[float] | None) -> Tensor:
+    if bins < 1 or (ends is not None and (len(ends) != 2 or ends[0] > ends[1])):
+        raise ValueError(f"histogram takes bins >= 1 and a range (low, high), got {bins} and {ends}")
+    low, high = (x.full_like(end)[:1] if x.numel() else x.new_full((1,), end) for end in ends) if ends else (
+        (x.min(), x.max()) if x.numel() else (x.new_full((1,), 0.0), x.new_full((1,), 1.0)))
+    is_point = low == high
+    low, high = is_point.where(low - 0.5, low), is_point.where(high + 0.5, high)
+    part = type(x).arange(bins + 1, device=x.device).cast(x.dtype) / bins
+    return (part == 1).where(high, low + (high - low) * part)
+
+
 def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None,
                  sorter: Tensor | None = None, dtype: DType = dtypes.int32) -> Tensor:
     """How many items of the last axis, sorted, are below each value; `right` (or side="right"): not above.
