@@ -63,10 +63,11 @@ FAMILIES = (
     Family("transforms", "Functions of functions", ("functional.transforms", "functional.function")),
     Family("functional", "nn.functional", ("nn.functional", "nn.losses", "nn.grids")),
     Family("layers", "Layers", ("nn.layers", "nn.containers", "nn.function_layers", "nn.recurrent",
-                                "nn.attention")),
+                                "nn.attention", "nn.lazy")),
     Family("optim", "Optimizers, schedules, initial values", (
         "nn.optim", "nn.optim.optimizer", "nn.optim.descent", "nn.optim.adam", "nn.optim.adaptive",
-        "nn.optim.lbfgs", "nn.lr_scheduler", "nn.utils", "nn.init")),
+        "nn.optim.lbfgs", "nn.lr_scheduler", "nn.utils",
+        "nn.utils.parametrize", "nn.utils.parametrizations", "nn.init")),
     Family("parallel", "Training on several devices", ("nn.parallel", "nn.pipeline", "functional.mesh")),
     Family("state", "Weights in files", ("nn.state", "nn.checkpoints", "nn.gguf_files")),
     Family("jit", "TinyJit", ("jit.jit",)),
