@@ -41,7 +41,7 @@ SQUARE = Tensor.eye(3)
     (lambda: SQUARE.matrix_norm(dim=(0, -2)), r"matrix_norm: axis \(0, -2\) names an axis twice"),
     (lambda: SQUARE.vector_norm("fro"), "vector_norm takes a number as ord, got 'fro'"),  # type: ignore[arg-type]
     (lambda: SQUARE[:2].cond(1), r"cond takes square matrices, of shape \(..., n, n\), got shape \(2, 3\)"),
-    (lambda: SQUARE.eigvalsh("B"), "eigvalsh takes UPLO=\"L\" or \"U\", got 'B'"),
+    (lambda: SQUARE.eigvalsh("B"), "eigh takes UPLO=\"L\" or \"U\", got 'B'"),
     (lambda: SQUARE[0].svdvals(), "svd takes matrices"),
     (lambda: Tensor.multi_dot([SQUARE]), "multi_dot takes two tensors at least, got 1"),
     (lambda: Tensor.multi_dot([SQUARE, SQUARE[:2]]), "multi_dot takes matrices, each with as many rows"),

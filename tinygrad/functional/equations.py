@@ -251,10 +251,10 @@ class LeastSquares(NamedTuple):
 class _PseudoInverse(Function):
     """Gradient: Golub and Pereyra, 1973; for matrices whose rank does not change nearby."""
 
-    def forward(self, x: Tensor, rcond: float) -> State:
+    def forward(self, x: Tensor, rcond: float, atol: float) -> State:
         u, s, vt = svd(x.detach(), full_matrices=False)
-        largest = s.max(-1, keepdim=True) if s.shape[-1] else 0
-        counts = s > largest * rcond
+        largest = s.max(-1, keepdim=True) if s.shape[-1] else s
+        counts = s > (largest * rcond).maximum(atol) if s.shape[-1] else s > 0
         scale = counts.where(1 / counts.where(s, 1), 0).unsqueeze(-2)
         result = product(transposed(vt) * scale, transposed(u)), counts.sum(-1), s
         self.save_for_backward(x, result[0])
@@ -269,23 +269,30 @@ class _PseudoInverse(Function):
         return (result + product(product(pt, p), gt - product(product(gt, p), x)),)
 
 
-def _pseudo_inverse(x: Tensor, rcond: float | None) -> State:
+def _pseudo_inverse(x: Tensor, rcond: float | None, atol: float = 0.0) -> State:
     limit = epsilon(x) * max(x.shape[-2:]) if rcond is None else rcond
-    result: State = _PseudoInverse.apply(x, limit)
+    result: State = _PseudoInverse.apply(x, limit, atol)
     return result
 
 
-def pinv(self: Tensor, rcond: float | None = None) -> Tensor:
+def pinv(self: Tensor, rcond: float | None = None, hermitian: bool = False, *, atol: float | None = None,
+         rtol: float | None = None) -> Tensor:
     """The pseudo-inverse (..., n, m) of matrices (..., m, n), by singular values.
 
-    Those up to `rcond` times the largest count as zero (None: the dtype's epsilon times max(m, n)).
+    Those up to `atol`, or `rcond` (`rtol`) times the largest, count as zero: the dtype's epsilon times max(m,
+    n) unless one of them is given. Of `hermitian` matrices the lower triangle is read.
 
     >>> round(Tensor([[2.0], [0.0]]).pinv()[0, 0].item(), 6)
     0.5
     """
-    check_matrix("pinv", self)
+    check_matrix("pinv", self, square=hermitian)
+    if rcond is not None and rtol is not None:
+        raise TypeError("pinv: rcond and rtol are two names of one argument")
     kind, wide = compute_dtype(self)
-    return _pseudo_inverse(self.cast(wide), rcond)[0].cast(kind)
+    x = self.tril() + transposed(self.tril(-1)) if hermitian else self
+    share = rcond if rtol is None else rtol
+    share = 0.0 if share is None and atol is not None else share
+    return _pseudo_inverse(x.cast(wide), share, atol or 0.0)[0].cast(kind)
 
 
 def lstsq(self: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:

@@ -48,8 +48,9 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     return self.assign(value)
 
 
-def copy_(self: Tensor, src: Tensor) -> Tensor:
-    """Overwrites the tensor with another's items, broadcast and cast, and returns it."""
+def copy_(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """Overwrites the tensor with another's items, broadcast and cast, and returns it. `non_blocking` changes
+    nothing: no copy blocks."""
     return self.assign(src.to(self.device).cast(self.dtype))
 
 

@@ -38,27 +38,36 @@ from tinygrad.functional import (
     sorting,
     statistics,
 )
-from tinygrad.functional.method_kinds import also_named, in_place, memoised, of_tensors, operator, reflected
+from tinygrad.functional.method_kinds import (
+    also_named,
+    in_place,
+    memoised,
+    of_tensors,
+    operator,
+    reflected,
+    sized,
+    with_axes_by_both_names,
+)
 from tinygrad.functional.numerical_methods import NumericalMethods
 from tinygrad.tensor import generator
 
-_along = also_named(dim="axis")
-_along_dim = also_named(axis="dim")
+_to_end = also_named(end="stop")
 _with_other = also_named(other="x")
-_spread = also_named(dim="axis", unbiased="correction")
+_spread = also_named(unbiased="correction")
 
 
+@with_axes_by_both_names
 class Methods(NumericalMethods):
     """The methods that `functional/` defines, by family, and the operators."""
 
     # creation
-    zeros = staticmethod(creation.zeros)
-    ones = staticmethod(creation.ones)
-    full = staticmethod(creation.full)
-    empty = staticmethod(creation.empty)
-    arange = staticmethod(creation.arange)
-    linspace = staticmethod(creation.linspace)
-    logspace = staticmethod(creation.logspace)
+    zeros = staticmethod(sized(creation.zeros))
+    ones = staticmethod(sized(creation.ones))
+    full = staticmethod(also_named(size="shape")(creation.full))
+    empty = staticmethod(sized(creation.empty))
+    arange = staticmethod(_to_end(creation.arange))
+    linspace = staticmethod(_to_end(creation.linspace))
+    logspace = staticmethod(_to_end(creation.logspace))
     tril_indices = staticmethod(creation.tril_indices)
     triu_indices = staticmethod(creation.triu_indices)
     eye = staticmethod(creation.eye)
@@ -71,8 +80,8 @@ class Methods(NumericalMethods):
     one_hot = creation.one_hot
     # random
     manual_seed = staticmethod(generator.manual_seed)
-    rand = staticmethod(random.rand)
-    randn = staticmethod(random.randn)
+    rand = staticmethod(sized(random.rand))
+    randn = staticmethod(sized(random.randn))
     uniform = staticmethod(random.uniform)
     normal = staticmethod(random.normal)
     randint = staticmethod(random.randint)
@@ -122,8 +131,8 @@ class Methods(NumericalMethods):
     bitwise_or = _with_other(elementwise.bitwise_or)
     bitwise_xor = _with_other(elementwise.bitwise_xor)
     bitwise_not = elementwise.bitwise_not
-    lshift = elementwise.lshift
-    rshift = elementwise.rshift
+    lshift = _with_other(elementwise.lshift)
+    rshift = _with_other(elementwise.rshift)
     # elementwise: rounding
     trunc = elementwise.trunc
     floor = memoised(elementwise.floor)
@@ -227,31 +236,31 @@ class Methods(NumericalMethods):
     nbytes = movement.nbytes
     view = also_named(size="shape")(movement.reshape)
     # reduce
-    sum = _along(memoised(reduce.sum_))
-    prod = _along(memoised(reduce.prod_))
-    max = _along(memoised(reduce.max_))
-    min = _along(memoised(reduce.min_))
-    any = _along(memoised(reduce.any_))
-    all = _along(memoised(reduce.all_))
-    mean = _along(memoised(reduce.mean))
+    sum = memoised(reduce.sum_)
+    prod = memoised(reduce.prod_)
+    max = memoised(reduce.max_)
+    min = memoised(reduce.min_)
+    any = memoised(reduce.any_)
+    all = memoised(reduce.all_)
+    mean = memoised(reduce.mean)
     var = _spread(memoised(reduce.var))
     std = _spread(memoised(reduce.std))
     var_mean = _spread(memoised(reduce.var_mean))
     std_mean = _spread(memoised(reduce.std_mean))
-    argmax = _along(memoised(reduce.argmax))
-    argmin = _along(memoised(reduce.argmin))
-    softmax = _along(memoised(reduce.softmax))
-    log_softmax = _along(memoised(reduce.log_softmax))
-    softmin = _along(memoised(reduce.softmin))
-    logsumexp = _along(memoised(reduce.logsumexp))
-    cumsum = _along(memoised(running.cumsum))
-    cumprod = _along(memoised(running.cumprod))
-    cummax = _along(memoised(running.cummax))
-    cummin = _along(memoised(running.cummin))
-    logcumsumexp = _along(memoised(running.logcumsumexp))
-    sort = _along_dim(memoised(sorting.sort))
-    argsort = _along_dim(memoised(sorting.argsort))
-    topk = also_named(axis="dim", sorted="sorted_")(memoised(sorting.topk))
+    argmax = memoised(reduce.argmax)
+    argmin = memoised(reduce.argmin)
+    softmax = memoised(reduce.softmax)
+    log_softmax = memoised(reduce.log_softmax)
+    softmin = memoised(reduce.softmin)
+    logsumexp = memoised(reduce.logsumexp)
+    cumsum = memoised(running.cumsum)
+    cumprod = memoised(running.cumprod)
+    cummax = memoised(running.cummax)
+    cummin = memoised(running.cummin)
+    logcumsumexp = memoised(running.logcumsumexp)
+    sort = memoised(sorting.sort)
+    argsort = memoised(sorting.argsort)
+    topk = also_named(sorted="sorted_")(memoised(sorting.topk))
     # indexing
     gather = memoised(indexing.gather)
     scatter = also_named(value="src")(memoised(indexing.scatter))
@@ -332,23 +341,23 @@ class Methods(NumericalMethods):
     bitwise_right_shift = rshift
     type = casts.cast
     # PyTorch's names: along axes
-    amax = _along_dim(memoised(pytorch_names.amax))
-    amin = _along_dim(memoised(pytorch_names.amin))
-    norm = _along_dim(memoised(pytorch_names.norm))
+    amax = memoised(pytorch_names.amax)
+    amin = memoised(pytorch_names.amin)
+    norm = memoised(pytorch_names.norm)
     dist = memoised(pytorch_names.dist)
-    count_nonzero = _along_dim(memoised(pytorch_names.count_nonzero))
-    nansum = _along_dim(memoised(pytorch_names.nansum))
-    nanmean = _along_dim(memoised(pytorch_names.nanmean))
-    median = _along_dim(memoised(pytorch_names.median))
-    diff = _along_dim(memoised(pytorch_names.diff))
+    count_nonzero = memoised(pytorch_names.count_nonzero)
+    nansum = memoised(pytorch_names.nansum)
+    nanmean = memoised(pytorch_names.nanmean)
+    median = memoised(pytorch_names.median)
+    diff = memoised(pytorch_names.diff)
     trace = pytorch_names.trace
     # order statistics, counts, covariances, distances
-    quantile = _along_dim(memoised(statistics.quantile))
-    nanquantile = _along_dim(memoised(statistics.nanquantile))
-    kthvalue = _along_dim(memoised(statistics.kthvalue))
-    nanmedian = _along_dim(memoised(statistics.nanmedian))
-    mode = _along_dim(memoised(statistics.mode))
-    aminmax = _along_dim(memoised(statistics.aminmax))
+    quantile = memoised(statistics.quantile)
+    nanquantile = memoised(statistics.nanquantile)
+    kthvalue = memoised(statistics.kthvalue)
+    nanmedian = memoised(statistics.nanmedian)
+    mode = memoised(statistics.mode)
+    aminmax = memoised(statistics.aminmax)
     histc = memoised(statistics.histc)
     histogram = statistics.histogram
     searchsorted = memoised(statistics.searchsorted)
@@ -398,7 +407,7 @@ class Methods(NumericalMethods):
     view_as = reshape_as
     broadcast_to = expand
     moveaxis = movedim
-    swapaxes = transpose
+    swapaxes = also_named(axis0="dim0", axis1="dim1")(movement.transpose)
     swapdims = transpose
     ravel = flatten
     nelement = numel

@@ -13,16 +13,15 @@ from tinygrad.functional import (
     special_functions,
 )
 from tinygrad.functional.in_place import InPlace
-from tinygrad.functional.method_kinds import also_named, memoised, of_tensors
-
-_along_dim = also_named(axis="dim")
+from tinygrad.functional.method_kinds import also_named, memoised, of_tensors, with_axes_by_both_names
 
 
+@with_axes_by_both_names
 class NumericalMethods(InPlace):
     """Linear algebra, Fourier transforms, signals, special functions."""
 
     # linear algebra
-    dot = memoised(linalg.dot)
+    dot = also_named(tensor="w", other="w")(memoised(linalg.dot))
     matmul = also_named(other="x")(memoised(linalg.matmul))
     linear = memoised(linalg.linear)
     qr = decompositions.qr
@@ -50,10 +49,10 @@ class NumericalMethods(InPlace):
     svdvals = matrix_functions.svdvals
     eigvalsh = matrix_functions.eigvalsh
     matrix_rank = matrix_functions.matrix_rank
-    vector_norm = _along_dim(memoised(matrix_functions.vector_norm))
-    matrix_norm = _along_dim(matrix_functions.matrix_norm)
+    vector_norm = memoised(matrix_functions.vector_norm)
+    matrix_norm = matrix_functions.matrix_norm
     cond = matrix_functions.cond
-    vecdot = of_tensors(matrix_functions.vecdot)
+    vecdot = also_named(y="x")(of_tensors(matrix_functions.vecdot))
     multi_dot = staticmethod(matrix_functions.multi_dot)
     chain_matmul = staticmethod(matrix_functions.chain_matmul)
     tensorinv = matrix_functions.tensorinv

@@ -159,14 +159,16 @@ def amin(self: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     return self.min(dim or None if isinstance(dim, (list, tuple)) else dim, keepdim)
 
 
-def norm(self: Tensor, p: float | str = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
+def norm(self: Tensor, p: float | str = 2, dim: Axes = None, keepdim: bool = False,
+         dtype: DTypeLike | None = None) -> Tensor:
     """The vector norm over some axes, or all: (sum of abs(x) ** p) ** (1 / p), of which infinity is the
     largest size, -infinity the smallest, and 0 how many are not 0. "fro" is 2. Its gradient where it is 0 is
-    0. Half types are computed in float32, integers as the default float.
+    0. Half types are computed in float32, integers as the default float, or all as `dtype`.
 
     >>> Tensor([[3.0, 4.0], [0.0, 0.0]]).norm(dim=1).tolist()
     [5.0, 0.0]
     """
+    self = self if dtype is None else self.cast(dtype)
     p = 2 if p == "fro" else p
     if not isinstance(p, (int, float)):
         raise ValueError(f"norm: p is a number or \"fro\", not {p!r}")
@@ -202,9 +204,9 @@ def count_nonzero(self: Tensor, dim: Axes = None) -> Tensor:
     return (self != 0).sum(dim)
 
 
-def nansum(self: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+def nansum(self: Tensor, dim: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Tensor:
     """The sum of what is not NaN."""
-    return self.isnan().where(0, self).sum(dim, keepdim)
+    return self.isnan().where(0, self).sum(dim, keepdim, dtype)
 
 
 def nanmean(self: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:

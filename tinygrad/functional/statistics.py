@@ -195,9 +195,9 @@ def _even_edges(x: Tensor, bins: int, ends: Sequence[float] | None) -> Tensor:
 
 
 def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None,
-                 sorter: Tensor | None = None, dtype: DType = dtypes.int32) -> Tensor:
+                 sorter: Tensor | None = None, dtype: DType = dtypes.int32, out_int32: bool = True) -> Tensor:
     """How many items of the last axis, sorted, are below each value; `right` (or side="right"): not above.
-    `sorter` has the positions that sort the items.
+    `sorter` has the positions that sort the items. Numbers are of `dtype`, whatever `out_int32` is.
 
     >>> Tensor([1, 3, 5]).searchsorted(Tensor([3, 6])).tolist()
     [1, 3]
@@ -219,21 +219,23 @@ def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | 
     return bisect(sequence.shape[-1], wanted.zeros_like(dtype=dtypes.int32), goes_on).cast(dtype)
 
 
-def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False) -> Tensor:
+def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False, out_int32: bool = True) -> Tensor:
     """Between which boundaries, sorted, each item is: `boundaries.searchsorted(self, right=right)`."""
     return searchsorted(boundaries, self, right=right)
 
 
-def isin(self: Tensor, test_elements: Tensor) -> Tensor:
-    """Whether each item is among those of another tensor: compared with each of a few, looked up by bisection
-    in many.
+def isin(self: Tensor, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether each item is among those of another tensor, or is not (`invert`): compared with each of a few,
+    looked up by bisection in many, unique or not (`assume_unique`).
     """
     elements = test_elements.flatten()
     if elements.shape[0] <= FEW_ELEMENTS:
-        return (self.unsqueeze(-1) == elements).any(-1)
-    rising = elements.sort()[0]
-    place = searchsorted(rising, self).minimum(elements.shape[0] - 1)
-    return rising[place] == self
+        found = (self.unsqueeze(-1) == elements).any(-1)
+    else:
+        rising = elements.sort()[0]
+        place = searchsorted(rising, self).minimum(elements.shape[0] - 1)
+        found = rising[place] == self
+    return ~found if invert else found
 
 
 def cov(self: Tensor, *, correction: float = 1, fweights: Tensor | None = None,
