@@ -87,8 +87,10 @@ PLACES = [
     Row("row_stack", lambda *xs: xs[0].row_stack(*xs[1:]), lambda *xs: torch.vstack(xs), BOTH,
         (case((2, 3), (1, 3)),)),
     *(Row(f"diagonal_scatter {args}", lambda x, y, a=args: x.diagonal_scatter(y, *a),
-          lambda x, y, a=args: x.diagonal_scatter(y, *a), BOTH, (case(shape, size),))
+          lambda x, y, a=args: x.diagonal_scatter(y, *a), (*BOTH, dtypes.bool), (case(shape, size),))
       for args, shape, size in (((), (4, 5), (4,)), ((1,), (4, 5), (4,)), ((-1, 0, 2), (3, 2, 4), (2, 2)))),
+    Row("put of bools", lambda x, i, y: x.put(i, y), lambda x, i, y: x.put(i.long(), y), (dtypes.bool,),
+        (case((4, 5), Input((3,), values=given([3, -7, 0]), dtype=dtypes.int32), (3,)),), gradient=False),
     *(placed("put", add, label=str(add), cases=(
         case((4, 5), Input((2, 3), values=given([3, 0, 7, -1, 12, 9 if not add else 3]), dtype=dtypes.int32),
              (2, 3)),), ulps=2) for add in (False, True)),

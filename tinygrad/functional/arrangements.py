@@ -168,12 +168,13 @@ def dsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tens
 # --- with a part written ------------------------------------------------------------------------------------
 
 
-def _with_written(self: Tensor, place: Any, src: Any) -> Tensor:
-    """A copy in which one part is `src`, through which gradients flow to both."""
+def _with_written(self: Tensor, place: Any, src: Tensor, view: Callable[[Tensor], Tensor] | None = None
+                  ) -> Tensor:
+    """A copy in which one part, of a view if there is one, is `src`, through which gradients flow to both."""
     is_written = self.zeros_like(dtype=dtypes.bool)
-    is_written[place] = True
-    values = is_written.where(0, self)
-    values[place] = src.cast(self.dtype)
+    values = is_written.where(self.zeros_like(), self)
+    for whole, part in ((is_written, True), (values, src.cast(self.dtype))):
+        (whole if view is None else view(whole))[place] = part
     return is_written.where(values, self)
 
 
@@ -210,11 +211,7 @@ def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, 
     >>> Tensor([[1, 2], [3, 4]]).diagonal_scatter(Tensor([8, 9])).tolist()
     [[8, 2], [3, 9]]
     """
-    is_written = self.zeros_like(dtype=dtypes.bool)
-    is_written.diagonal(offset, dim1, dim2)[...] = True
-    values = is_written.where(0, self)
-    values.diagonal(offset, dim1, dim2)[...] = src.cast(self.dtype)
-    return is_written.where(values, self)
+    return _with_written(self, ..., src, lambda x: x.diagonal(offset, dim1, dim2))
 
 
 def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
