@@ -266,3 +266,17 @@ def test_no_correction_is_one() -> None:
     x = Tensor([1.0, 2.0, 6.0])
     for name in ("var", "std"):
         assert getattr(x, name)(correction=None).item() == getattr(np, name)(x.numpy(), ddof=1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+@pytest.mark.parametrize("call", [
+    lambda x, one: x.select_scatter(one[:4], 0, 1), lambda x, one: x.slice_scatter(one[:8].reshape(2, 4), 0, 1),
+    lambda x, one: x.diagonal_scatter(one[:3]), lambda x, one: x.put(Tensor([0, 5]), one[:2]),
+    lambda x, one: x.index_put((Tensor([0]),), one[:4]),
+    lambda x, one: x.slice_scatter(one[:0].reshape(0, 4), 0, 3),
+])
+def test_a_copy_with_a_part_written_leaves_the_tensor(call: Callable[..., Tensor], dtype: str) -> None:
+    x = Tensor.zeros(3, 4, dtype=dtype).contiguous().realize()
+    made = call(x, Tensor.ones(12, dtype=dtype))
+    assert made.dtype is x.dtype and made.numpy().sum() in (0, 2, 3, 4, 8)
+    assert x.numpy().sum() == 0

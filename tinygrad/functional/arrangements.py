@@ -172,9 +172,9 @@ def _with_written(self: Tensor, place: Any, src: Tensor, view: Callable[[Tensor]
                   ) -> Tensor:
     """A copy in which one part, of a view if there is one, is `src`, through which gradients flow to both."""
     is_written = self.zeros_like(dtype=dtypes.bool)
+    (is_written if view is None else view(is_written))[place] = True
     values = is_written.where(self.zeros_like(), self)
-    for whole, part in ((is_written, True), (values, src.cast(self.dtype))):
-        (whole if view is None else view(whole))[place] = part
+    (values if view is None else view(values))[place] = src.cast(self.dtype)
     return is_written.where(values, self)
 
 
