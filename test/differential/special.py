@@ -16,6 +16,7 @@ from .table import (
     below,
     boolean,
     case,
+    distinct,
     given,
     nonzero,
     position,
@@ -89,6 +90,12 @@ PLACES = [
     *(Row(f"diagonal_scatter {args}", lambda x, y, a=args: x.diagonal_scatter(y, *a),
           lambda x, y, a=args: x.diagonal_scatter(y, *a), (*BOTH, dtypes.bool), (case(shape, size),))
       for args, shape, size in (((), (4, 5), (4,)), ((1,), (4, 5), (4,)), ((-1, 0, 2), (3, 2, 4), (2, 2)))),
+    *(Row(f"index_reduce {how} {with_self}",
+          lambda x, i, y, h=how, s=with_self: x.index_reduce(1, i, y, h, include_self=s),
+          lambda x, i, y, h=how, s=with_self: x.index_reduce(1, i.long(), y, h, include_self=s), FLOAT,
+          (case((3, 4), Input((3,), values=given([2, 0, 2]), dtype=dtypes.int32), (3, 3)),), distinct, ulps=8,
+          gradient=how in ("mean", "amax", "amin"))
+      for how in ("prod", "mean", "amax", "amin") for with_self in (True, False)),
     Row("put of bools", lambda x, i, y: x.put(i, y), lambda x, i, y: x.put(i.long(), y), (dtypes.bool,),
         (case((4, 5), Input((3,), values=given([3, -7, 0]), dtype=dtypes.int32), (3,)),), gradient=False),
     *(placed("put", add, label=str(add), cases=(

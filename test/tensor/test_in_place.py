@@ -41,7 +41,8 @@ DRAWN = ("uniform_", "normal_", "bernoulli_", "exponential_", "random_", "cauchy
 BETWEEN = ("acos_", "arccos_", "asin_", "arcsin_", "atanh_", "arctanh_", "erfinv_", "acosh_", "arccosh_",
            "digamma_")
 """Whose numbers are of an interval, and those below with other arguments."""
-OTHERS = ("baddbmm_", "addmv_", "squeeze_", "unsqueeze_")
+OTHERS = ("baddbmm_", "addmv_", "index_reduce_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_",
+          "swapdims_")
 OF_INTEGERS = {"bitwise_and_": (6,), "bitwise_or_": (6,), "bitwise_xor_": (6,), "bitwise_not_": (),
                "bitwise_left_shift_": (2,), "bitwise_right_shift_": (1,), "gcd_": (Tensor([6]),),
                "lcm_": (Tensor([6]),)}
@@ -120,10 +121,31 @@ def test_axes_come_and_go_in_place(is_lazy: bool) -> None:
     assert x.squeeze_(0).squeeze_() is x and x.tolist() == [3.0, 6.0, 8.0]
 
 
-def test_the_gradient_of_a_leaf_comes_in_its_new_shape() -> None:
-    weight = Tensor([1.0, 2.0], requires_grad=True).unsqueeze_(0)
+@pytest.mark.parametrize("is_lazy", [True, False])
+@pytest.mark.parametrize("name, axes", [("t_", ()), ("transpose_", (0, 1)), ("swapaxes_", (1, 0)),
+                                        ("swapdims_", (-1, -2))])
+def test_axes_change_places_in_place(name: str, axes: tuple[int, ...], is_lazy: bool) -> None:
+    numbers = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    x = numbers + 0.5 if is_lazy else (numbers + 0.5).contiguous().realize()
+    part = x[0]
+    assert getattr(x, name)(*axes) is x
+    x += 1
+    assert x.tolist() == [[2.5, 5.5], [3.5, 6.5], [4.5, 7.5]] and part.tolist() == [2.5, 3.5, 4.5]
+
+
+@pytest.mark.parametrize("is_realized", [True, False])
+def test_the_gradient_of_a_leaf_comes_in_its_new_shape(is_realized: bool) -> None:
+    weight = Tensor([[1.0, 2.0]], requires_grad=True)
+    weight = weight.realize() if is_realized else weight
+    weight.unsqueeze_(0).transpose_(1, 2)
     (weight * weight).sum().backward()
-    assert weight.grad is not None and weight.grad.tolist() == [[2.0, 4.0]]
+    assert weight.grad is not None and weight.grad.tolist() == [[[2.0], [4.0]]]
+
+
+def test_positions_are_reduced_in_place() -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    assert x.index_reduce_(0, Tensor([0, 0, 2]), Tensor([5.0, 2.0, 4.0]), "prod") is x
+    assert x.tolist() == [10.0, 2.0, 12.0]
 
 
 def test_gradients_flow_through_what_is_overwritten() -> None:

@@ -196,7 +196,7 @@ def test_types_of_what_is_computed_are_given_by_name() -> None:
     x = Tensor([[1, 2], [3, 5]], dtype="uint8")
     assert x.mean(1, dtype=dtypes.float64).dtype is dtypes.float64
     assert x.mean(dtype="float16").item() == 2.75 and x.norm(dtype=dtypes.float64).dtype is dtypes.float64
-    assert x.nansum(dtype="int64").dtype is dtypes.int64
+    assert x.nansum(dtype="int64").dtype is dtypes.int64 and x.numpy(force=True).tolist() == x.tolist()
     assert Tensor.tril_indices(2, 2, dtype="int64").dtype is dtypes.int64
     assert Tensor.triu_indices(2, 2, 0, dtype="int64").dtype is dtypes.int64
     with pytest.raises(TypeError, match="arange takes a stop"):
@@ -270,7 +270,8 @@ def test_no_correction_is_one() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
 @pytest.mark.parametrize("call", [
-    lambda x, one: x.select_scatter(one[:4], 0, 1), lambda x, one: x.slice_scatter(one[:8].reshape(2, 4), 0, 1),
+    lambda x, one: x.select_scatter(one[:4], 0, 1),
+    lambda x, one: x.slice_scatter(one[:8].reshape(2, 4), 0, 1),
     lambda x, one: x.diagonal_scatter(one[:3]), lambda x, one: x.put(Tensor([0, 5]), one[:2]),
     lambda x, one: x.index_put((Tensor([0]),), one[:4]),
     lambda x, one: x.slice_scatter(one[:0].reshape(0, 4), 0, 3),

@@ -13,7 +13,7 @@ import numpy as np
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.joining import cat
 from tinygrad.functional.movement import axis_and_size, axis_of
-from tinygrad.functional.pytorch_names import narrow
+from tinygrad.functional.pytorch_names import narrow, positions_along
 from tinygrad.functional.statistics import tensor_split
 from tinygrad.graph.shapes import broadcast_shape
 
@@ -224,6 +224,20 @@ def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -
         raise ValueError(f"put takes as many items as positions, got {source.numel()} and {index.numel()}")
     flat = index_put(self.flatten(), (index.flatten(),), source.flatten(), accumulate)
     return flat.reshape(self.shape)
+
+
+def index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *,
+                 include_self: bool = True) -> Tensor:
+    """A copy whose items at positions `index`, (n,), of an axis are reduced with those of `source` by "prod",
+    "mean", "amax" or "amin"; without themselves where `include_self` is False.
+
+    >>> Tensor([1, 2, 3]).index_reduce(0, Tensor([0, 0]), Tensor([5, 4]), "amax").tolist()
+    [5, 2, 3]
+    """
+    if reduce not in ("prod", "mean", "amax", "amin"):
+        raise ValueError(f'index_reduce takes reduce="prod", "mean", "amax" or "amin", got {reduce!r}')
+    axis, places = positions_along("index_reduce", self, dim, index, source)
+    return self.scatter_reduce(axis, places, source, reduce, include_self)
 
 
 def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:

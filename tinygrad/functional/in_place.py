@@ -126,6 +126,10 @@ class InPlace:
     detach_ = detach_
     squeeze_ = _rearranging("squeeze")
     unsqueeze_ = _rearranging("unsqueeze")
+    t_ = _rearranging("t")
+    transpose_ = _rearranging("transpose")
+    swapaxes_ = _rearranging("swapaxes")
+    swapdims_ = _rearranging("swapdims")
     abs_ = _overwriting("abs")
     absolute_ = _overwriting("absolute")
     acos_ = _overwriting("acos")
@@ -194,6 +198,7 @@ class InPlace:
     index_copy_ = _overwriting("index_copy")
     index_fill_ = _overwriting("index_fill")
     index_put_ = _overwriting("index_put")
+    index_reduce_ = _overwriting("index_reduce")
     lcm_ = _overwriting("lcm")
     ldexp_ = _overwriting("ldexp")
     le_ = _overwriting("le")

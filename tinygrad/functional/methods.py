@@ -440,6 +440,7 @@ class Methods(NumericalMethods):
     masked_scatter = of_tensors(arrangements.masked_scatter)
     diagonal_scatter = of_tensors(arrangements.diagonal_scatter)
     put = of_tensors(arrangements.put)
+    index_reduce = of_tensors(arrangements.index_reduce)
     diagflat = memoised(arrangements.diagflat)
     msort = memoised(arrangements.msort)
     unravel_index = memoised(arrangements.unravel_index)

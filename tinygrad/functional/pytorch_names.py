@@ -361,7 +361,8 @@ def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
     return self[(slice(None),) * axis_of("index_select", self, dim) + (index,)]
 
 
-def _along(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor | None = None) -> tuple[int, Tensor]:
+def positions_along(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor | None = None
+                    ) -> tuple[int, Tensor]:
     """The axis, and positions of it, (n,), for every item of the others; those of a source, if there is."""
     axis = axis_of(name, x, dim)
     if index.ndim > 1:
@@ -376,19 +377,19 @@ def _along(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor | None 
 
 def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1) -> Tensor:
     """alpha * source added at positions `index`, (n,), of an axis: to what comes several times, each."""
-    axis, places = _along("index_add", self, dim, index, source)
+    axis, places = positions_along("index_add", self, dim, index, source)
     return self.scatter_reduce(axis, places, _scaled(source, alpha), "sum")
 
 
 def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`source` in place of the items at positions `index`, (n,), of an axis."""
-    axis, places = _along("index_copy", self, dim, index, source)
+    axis, places = positions_along("index_copy", self, dim, index, source)
     return self.scatter(axis, places, source)
 
 
 def index_fill(self: Tensor, dim: int, index: Tensor, value: float | Tensor) -> Tensor:
     """A number (or a tensor of shape ()) in place of the items at positions `index`, (n,), of an axis."""
-    axis, places = _along("index_fill", self, dim, index)
+    axis, places = positions_along("index_fill", self, dim, index)
     if isinstance(value, type(self)):
         if value.ndim:
             raise ValueError(f"index_fill takes one number, got a tensor of shape {value.shape}")
