@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from tinygrad.functional.methods import Methods
+from tinygrad.functional.numerical_methods import NumericalMethods
 
 FOLDER = Path(__file__).parent / "reference"
 EXAMPLE = re.compile(r"^>>> .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
@@ -43,7 +44,7 @@ FAMILIES = (
            ("functional.elementwise", "functional.comparisons", "functional.casts")),
     Family("mathematics", "Powers, exponentials, trigonometry",
            ("functional.mathematics", "functional.error_function", "functional.gamma_functions",
-            "functional.divisors")),
+            "functional.divisors", "functional.special_functions", "functional.float_parts")),
     Family("activation", "Activations", ("functional.activation",)),
     Family("movement", "Movement", ("functional.movement", "functional.joining", "functional.arrangements",
                                     "functional.rearrange")),
@@ -51,8 +52,9 @@ FAMILIES = (
                                                        "functional.sorting")),
     Family("indexing", "Indexing", ("functional.indexing", "functional.selecting")),
     Family("linalg", "Linear algebra", ("functional.linalg", "functional.decompositions",
-                                        "functional.equations")),
-    Family("pytorch_names", "More of PyTorch's names", ("functional.pytorch_names",)),
+                                        "functional.equations", "functional.matrix_functions")),
+    Family("signals", "Fourier transforms and windows", ("functional.fourier", "functional.signals")),
+    Family("pytorch_names", "More of PyTorch's names", ("functional.pytorch_names", "functional.properties")),
     Family("statistics", "Order statistics, counts, distances", ("functional.statistics",)),
     Family("networks", "Convolution, pooling, normalisation, attention",
            ("functional.convolution", "functional.pooling", "functional.nn")),
@@ -61,10 +63,11 @@ FAMILIES = (
     Family("transforms", "Functions of functions", ("functional.transforms", "functional.function")),
     Family("functional", "nn.functional", ("nn.functional", "nn.losses", "nn.grids")),
     Family("layers", "Layers", ("nn.layers", "nn.containers", "nn.function_layers", "nn.recurrent",
-                                "nn.attention")),
+                                "nn.attention", "nn.lazy")),
     Family("optim", "Optimizers, schedules, initial values", (
         "nn.optim", "nn.optim.optimizer", "nn.optim.descent", "nn.optim.adam", "nn.optim.adaptive",
-        "nn.optim.lbfgs", "nn.lr_scheduler", "nn.utils", "nn.init")),
+        "nn.optim.lbfgs", "nn.lr_scheduler", "nn.utils",
+        "nn.utils.parametrize", "nn.utils.parametrizations", "nn.init")),
     Family("parallel", "Training on several devices", ("nn.parallel", "nn.pipeline", "functional.mesh")),
     Family("state", "Weights in files", ("nn.state", "nn.checkpoints", "nn.gguf_files")),
     Family("jit", "TinyJit", ("jit.jit",)),
@@ -165,7 +168,7 @@ def public_members(owner: str, value: Any) -> Iterator[tuple[list[str], Any]]:
 def bound_names() -> dict[Any, list[str]]:
     """Each function that is a method or static method of Tensor (and no dunder alone), with its names."""
     found: dict[Any, list[str]] = {}
-    for name, member in vars(Methods).items():
+    for name, member in (vars(NumericalMethods) | vars(Methods)).items():
         function = inspect.unwrap(member.__func__ if isinstance(member, staticmethod) else member)
         if inspect.isfunction(function) and not name.startswith("__"):
             found.setdefault(function, []).append(f"Tensor.{name}")

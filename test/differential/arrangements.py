@@ -29,6 +29,7 @@ from .table import (
     within_one,
 )
 
+WITH_BOOLS = (*BOTH, dtypes.bool)
 MASK = Input((4, 5), dtype=dtypes.bool)
 ROWS_OF = Input((3,), values=given([2, 0, 2]), dtype=dtypes.int32)
 COLUMNS_OF = Input((3,), values=given([1, 4, 1]), dtype=dtypes.int32)
@@ -90,13 +91,14 @@ PARTS = [
     one("dsplit", (2,), cases=(case((1, 2, 3)),), result=(same,) * 2),
     one("split_with_sizes", (1, 3), 1, cases=(case((2, 4)),), result=(same,) * 2),
     Row("select_scatter", lambda x, y: x.select_scatter(y, 1, -2), lambda x, y: x.select_scatter(y, 1, -2),
-        BOTH, (case((3, 4), (3,)),)),
+        WITH_BOOLS, (case((3, 4), (3,)),)),
     Row("slice_scatter", lambda x, y: x.slice_scatter(y, 1, 1, None, 2),
-        lambda x, y: x.slice_scatter(y, 1, 1, None, 2), BOTH, (case((3, 5), (3, 2)),)),
+        lambda x, y: x.slice_scatter(y, 1, 1, None, 2), WITH_BOOLS, (case((3, 5), (3, 2)),)),
     Row("masked_scatter", lambda x, m, y: x.masked_scatter(m, y), lambda x, m, y: x.masked_scatter(m, y),
-        BOTH, (case((4, 5), MASK, (20,)), case((5,), MASK, (20,)))),
+        WITH_BOOLS, (case((4, 5), MASK, (20,)), case((5,), MASK, (20,)))),
     *(Row(f"index_put {label}", lambda x, i, j, v, a=add: x.index_put((i, j), v, accumulate=a),
-          lambda x, i, j, v, a=add: x.index_put((i.long(), j.long()), v, accumulate=a), BOTH,
+          lambda x, i, j, v, a=add: x.index_put((i.long(), j.long()), v, accumulate=a),
+          BOTH if add else WITH_BOOLS,
           (case((4, 5), ROWS_OF, columns, (3,)),))
       for label, add, columns in (("", False, OTHER_COLUMNS), ("added", True, COLUMNS_OF))),
     Row("index_put of rows", lambda x, i, v: x.index_put((i,), v, accumulate=True),

@@ -87,6 +87,8 @@ ACTIVATIONS = [
     f("dropout", 0.5, False), f("dropout", 0.0), f("dropout1d", 0.5, False, cases=(case((2, 3, 4)),)),
     f("dropout2d", 0.5, False, cases=(case((2, 3, 4, 4)),)),
     f("dropout3d", 0.5, False, cases=(case((2, 3, 4, 4, 2)),)),
+    f("alpha_dropout", 0.5), f("alpha_dropout", 1.0, True),
+    f("feature_alpha_dropout", 0.5, False, cases=(case((2, 3, 4)),)),
 ]
 
 LOSSES = [

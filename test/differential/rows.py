@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+        algebra,
         arrangements,
         elementwise,
         functional,
@@ -12,8 +13,11 @@ from . import (
         networks,
         pytorch_names,
         reductions,
+        signals,
+        special,
         statistics,
 )
 
 ROWS = [*elementwise.ROWS, *movement.ROWS, *reductions.ROWS, *indexing.ROWS, *networks.ROWS, *losses.ROWS,
-        *pytorch_names.ROWS, *functional.ROWS, *statistics.ROWS, *arrangements.ROWS]
+        *pytorch_names.ROWS, *functional.ROWS, *statistics.ROWS, *arrangements.ROWS,
+        *signals.ROWS, *algebra.ROWS, *special.ROWS]

@@ -65,9 +65,10 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
     **{name: (lambda nn, name=name: getattr(nn, name)(), (ROWS,)) for name in (
         "CELU", "ELU", "GELU", "GLU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU",
         "LogSigmoid", "LogSoftmax", "Mish", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softmax", "Softmin",
-        "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "PReLU", "Identity", "Dropout")},
+        "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "PReLU", "Identity", "Dropout",
+        "AlphaDropout")},
     **{name: (lambda nn, name=name: getattr(nn, name)(), (IMAGE,)) for name in (
-        "Softmax2d", "Flatten", "Dropout2d", "Dropout3d")},
+        "Softmax2d", "Flatten", "Dropout2d", "Dropout3d", "FeatureAlphaDropout")},
     **{f"{name}{axes}d {args}": (lambda nn, name=f"{name}{axes}d", args=args: getattr(nn, name)(*args),
                                  (numbers(2, 4, *(6,) * axes),))
        for axes in (1, 2, 3) for name, args in (
@@ -95,6 +96,8 @@ LAYERS: dict[str, tuple[Make, tuple[Array, ...]]] = {
         (numbers(2, 3, 9),)),
     "ChannelShuffle": (lambda nn: nn.ChannelShuffle(2), (numbers(2, 4, 3, 3),)),
     "LocalResponseNorm": (lambda nn: nn.LocalResponseNorm(2, k=2.0), (IMAGE,)),
+    "UpsamplingNearest2d": (lambda nn: nn.UpsamplingNearest2d(scale_factor=3), (IMAGE,)),
+    "UpsamplingBilinear2d": (lambda nn: nn.UpsamplingBilinear2d((5, 11)), (IMAGE,)),
     "PixelShuffle": (lambda nn: nn.PixelShuffle(2), (IMAGE,)),
     "PixelUnshuffle": (lambda nn: nn.PixelUnshuffle(2), (IMAGE,)),
     "Unfold": (lambda nn: nn.Unfold(3, padding=1), (IMAGE,)),
@@ -221,6 +224,74 @@ def test_multihead_attention(masks: str, average: bool) -> None:
 
     check(lambda nn: nn.MultiheadAttention(8, 2, batch_first=True), numbers(3, 5, 8), HIDDEN, PADDING,
           numbers(6, 5, 5), call=call)
+
+
+@pytest.mark.parametrize("options", [
+    {"kdim": 5, "vdim": 6}, {"kdim": 5, "bias": False}, {"vdim": 6, "add_zero_attn": True},
+    {"add_bias_kv": True}, {"add_zero_attn": True}, {"add_bias_kv": True, "add_zero_attn": True, "kdim": 5}])
+def test_attention_to_other_features_and_added_keys(options: dict[str, Any]) -> None:
+    def call(layer: Any, x: Any, key: Any, value: Any, hidden: Any, padding: Any) -> Any:
+        return layer(x, key, value, attn_mask=hidden, key_padding_mask=padding)
+
+    key, value = numbers(3, 5, options.get("kdim", 8)), numbers(3, 5, options.get("vdim", 8))
+    check(lambda nn: nn.MultiheadAttention(8, 2, batch_first=True, **options), numbers(3, 4, 8), key, value,
+          HIDDEN[:4], PADDING, call=call)
+    check(lambda nn: nn.MultiheadAttention(8, 2, **options), numbers(4, 8), key[0], value[0],
+          call=lambda layer, *xs: layer(*xs, need_weights=False))
+
+
+def parametrized(utils: Any, name: str, module: Any, older: bool, **options: Any) -> Any:
+    return getattr(utils if older else utils.parametrizations, name)(module, **options)
+
+
+@pytest.mark.parametrize("older", [True, False])
+@pytest.mark.parametrize("name, options", [
+    ("weight_norm", {}), ("weight_norm", {"dim": 1}), ("weight_norm", {"dim": None}),
+    ("spectral_norm", {}), ("spectral_norm", {"dim": 1, "n_power_iterations": 2})])
+def test_weights_that_are_computed(name: str, options: dict[str, Any], older: bool) -> None:
+    for make, x in ((lambda nn: nn.Linear(6, 4), ROWS), (lambda nn: nn.Conv2d(4, 3, 3), IMAGE),
+                    (lambda nn: nn.ConvTranspose2d(4, 3, 3, bias=False), IMAGE)):
+        check(lambda nn, make=make: parametrized(nn.utils, name, make(nn), older, **options), x)
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_spectral_norms_are_estimated_step_by_step_in_training(older: bool) -> None:
+    theirs, ours = (parametrized(lib.utils, "spectral_norm", lib.Linear(6, 4), older)
+                    for lib in (torch.nn, nn))
+    state = {key: Tensor(value.numpy().copy()) for key, value in theirs.state_dict().items()}
+    nn.state.load_state_dict(ours, state, verbose=False)
+    with Tensor.train():
+        for _ in range(3):
+            close("in training", ours(Tensor(ROWS)), theirs(torch.tensor(ROWS)))
+    close("after it", ours(Tensor(ROWS)), theirs.eval()(torch.tensor(ROWS)))
+    own = nn.state.get_state_dict(ours)
+    for key, value in theirs.state_dict().items():
+        close(key, own[key], value)
+
+
+LAZY: dict[str, tuple[Make, tuple[Array, ...]]] = {
+    "LazyLinear": (lambda nn: nn.LazyLinear(4), (ROWS,)),
+    "LazyLinear without bias": (lambda nn: nn.LazyLinear(4, bias=False), (numbers(2, 3, 6),)),
+    **{f"Lazy{name}{axes}d {args} {shape}": (
+        lambda nn, name=f"Lazy{name}{axes}d", args=args: getattr(nn, name)(*args), (numbers(*shape),))
+       for axes in (1, 2, 3) for name, args in (("Conv", (6, 3, 2, 1)), ("ConvTranspose", (2, 3, 2, 1)),
+                                                ("BatchNorm", ()), ("InstanceNorm", ()))
+       for shape in ((2, 4, *(6,) * axes),)},
+    "LazyConv2d of one image": (lambda nn: nn.LazyConv2d(3, 2), (IMAGE[0],)),
+    "LazyBatchNorm1d of rows": (lambda nn: nn.LazyBatchNorm1d(), (ROWS,)),
+}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_layers_that_take_the_size_of_their_input(name: str) -> None:
+    make, inputs = LAZY[name]
+
+    def called(nn: Any) -> Any:
+        layer, x = make(nn).eval() if nn is torch.nn else make(nn), inputs[0]
+        layer(torch.tensor(x) if nn is torch.nn else Tensor(x))
+        return layer
+    check(called, *inputs)
+    assert "Lazy" not in type(called(nn)).__name__
 
 
 def test_attention_to_another_sequence_without_weights() -> None:

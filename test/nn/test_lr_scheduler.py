@@ -80,6 +80,48 @@ def test_rates_one_after_the_other_are_pytorchs() -> None:
         resumed.step()
 
 
+def chain(schedulers: Any, optimizer: Any, kinds: Any) -> Any:
+    return schedulers.ChainedScheduler([getattr(schedulers, name)(optimizer, *args) for name, args in kinds])
+
+
+CHAINS = {
+    "warm-up and decay": [("LinearLR", (0.1, 1.0, 3)), ("ExponentialLR", (0.9,))],
+    "steps of three kinds": [("StepLR", (2, 0.5)), ("MultiStepLR", ([3, 5], 0.1)), ("ConstantLR", (0.25, 4))],
+    "a cosine of what is left": [("ConstantLR", (0.5, 3)), ("CosineAnnealingLR", (4, 0.01))],
+    "a cosine first": [("CosineAnnealingLR", (3, 0.01)), ("ExponentialLR", (0.8,))],
+    "down to nothing": [("PolynomialLR", (5, 2.0)), ("LinearLR", (0.5, 1.0, 2))],
+    "products": [("MultiplicativeLR", (lambda t: 0.9 + t / 100,)), ("StepLR", (3,))],
+    "what sets the rate": [("ExponentialLR", (0.9,)), ("LambdaLR", (lambda t: 1 / (1 + t),))],
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_rates_of_all_schedulers_at_once_are_pytorchs(name: str) -> None:
+    first, second = ours(0.1), theirs(0.1)
+    mine = chain(lr_scheduler, first, CHAINS[name])
+    other = chain(torch.optim.lr_scheduler, second, CHAINS[name])
+    states = []
+    for _ in range(11):
+        np.testing.assert_allclose(mine.get_last_lr(), other.get_last_lr(), rtol=1e-9, atol=1e-12)
+        assert math.isclose(first.lr.item(), second.param_groups[0]["lr"], rel_tol=1e-6, abs_tol=1e-9)
+        states.append((mine.state_dict(), mine.get_last_lr()))
+        mine.step()
+        second.step()
+        other.step()
+    resumed = chain(lr_scheduler, ours(0.1), CHAINS[name])
+    resumed.load_state_dict(states[4][0])
+    for _, rates in states[4:]:
+        assert resumed.get_last_lr() == rates
+        resumed.step()
+
+
+def test_a_chain_is_of_schedulers_of_one_optimizer() -> None:
+    schedulers = [lr_scheduler.StepLR(ours(0.1), 2) for _ in range(2)]
+    for given in ([], schedulers):
+        with pytest.raises(ValueError, match="ChainedScheduler takes schedulers, one at least"):
+            lr_scheduler.ChainedScheduler(given)
+
+
 def test_a_cycle_of_rates_has_so_many_steps() -> None:
     scheduler = lr_scheduler.OneCycleLR(ours(0.1), 1.0, 2)
     scheduler.step()
@@ -169,6 +211,7 @@ def test_a_step_of_a_schedule_under_the_jit_says_that_it_belongs_outside(
     schedules = [single]
     if not arguments:
         schedules.append(lr_scheduler.SequentialLR(optimizer, [single, single], [2]))
+        schedules.append(lr_scheduler.ChainedScheduler([single]))
     for schedule in schedules:
         before = schedule.state_dict()
         step = TinyJit(lambda schedule=schedule: schedule.step(*arguments))

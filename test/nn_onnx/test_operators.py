@@ -239,3 +239,15 @@ def test_slices_of_no_items_are_scattered() -> None:
         g (float[n,m] x, int64[k,1] at, float[k,m] u) => (y) { y = ScatterND(x, at, u) }"""))
     x, u = np.zeros((3, 0), np.float32), np.zeros((2, 0), np.float32)
     assert run(x=x, at=np.array([[0], [2]]), u=u)["y"].shape == (3, 0)
+
+
+@pytest.mark.parametrize("n", [1 << 18, 100_003])
+def test_long_signals_are_transformed(n: int) -> None:
+    """Which a matrix of every item by every wave is not in memory for; a prime number of items among them."""
+    x = RNG.standard_normal((1, n, 1)).astype(np.float32)
+    wanted = np.fft.rfft(x[..., 0].astype(np.float64))
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[1,{n},1] x) => (y) '
+                               "{ y = DFT<axis = 1, onesided = 1>(x) }")
+    found = OnnxRunner(model)(x=x)["y"].numpy()
+    assert found.shape == (1, n // 2 + 1, 2)
+    np.testing.assert_allclose(found @ [1, 1j], wanted, rtol=0, atol=1e-5 * n ** 0.5)

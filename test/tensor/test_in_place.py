@@ -26,11 +26,28 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "logical_xor_": (Tensor([1.0, 0.0, 2.0]),),
     "masked_scatter_": (Tensor([True, False, True]), Tensor.arange(6).float()), "renorm_": (2, 0, 1.0),
     "scatter_reduce_": (1, Tensor([[0], [2]]), Tensor.ones(2, 1), "sum"), "subtract_": (2,),
+    "arctan2_": (Tensor([1.0, -2.0, 3.0]),), "atan2_": (Tensor([1.0, -2.0, 3.0]),), "polygamma_": (1,),
+    "addbmm_": (Tensor.ones(2, 2, 4), Tensor.ones(2, 4, 3)),
+    "addr_": (Tensor([1.0, 2.0]), Tensor([1.0, 0.0, 3.0])),
+    "ldexp_": (Tensor([1, 2, -1]),),
+    **{f"{name}_": (Tensor([0.5, 1.0, 3.0]),) for name in (
+        "eq", "ge", "gt", "le", "lt", "ne", "greater", "greater_equal", "less", "less_equal", "not_equal",
+        "heaviside", "hypot", "nextafter", "xlogy")}, "mvlgamma_": (1,), "logit_": (0.1,),
+    "put_": (Tensor([0, 4]), Tensor([7.0, 8.0])),
     "true_divide_": (2,), "fill_": (4,), "copy_": (Tensor([1, 2, 3]),),
 }
-DRAWN = ("uniform_", "normal_", "bernoulli_", "exponential_", "erfinv_")
-OF_INTEGERS = {"bitwise_and_": (6,), "bitwise_or_": (6,), "bitwise_xor_": (6,), "bitwise_not_": ()}
-NAMES = [name for name in vars(InPlace) if not name.startswith("__") and name not in (*DRAWN, *OF_INTEGERS)]
+DRAWN = ("uniform_", "normal_", "bernoulli_", "exponential_", "random_", "cauchy_", "geometric_",
+         "log_normal_")
+BETWEEN = ("acos_", "arccos_", "asin_", "arcsin_", "atanh_", "arctanh_", "erfinv_", "acosh_", "arccosh_",
+           "digamma_")
+"""Whose numbers are of an interval, and those below with other arguments."""
+OTHERS = ("baddbmm_", "addmv_", "index_reduce_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_",
+          "swapdims_")
+OF_INTEGERS = {"bitwise_and_": (6,), "bitwise_or_": (6,), "bitwise_xor_": (6,), "bitwise_not_": (),
+               "bitwise_left_shift_": (2,), "bitwise_right_shift_": (1,), "gcd_": (Tensor([6]),),
+               "lcm_": (Tensor([6]),)}
+NAMES = [name for name in vars(InPlace) if not name.startswith("__") and name not in (
+    *DRAWN, *BETWEEN, *OTHERS, *OF_INTEGERS)]
 EXPECTED = {"zero_": [[0.0] * 3] * 2, "fill_": [[4.0] * 3] * 2, "copy_": [[1.0, 2.0, 3.0]] * 2}
 
 
@@ -76,6 +93,61 @@ def test_normal_draws_by_the_inverse_error_function() -> None:
     assert np.allclose(x.erfinv_().numpy(), [-0.476936, 0.0, 0.476936], 1e-5)
 
 
+@pytest.mark.parametrize("name", BETWEEN)
+def test_functions_of_an_interval_overwrite(name: str) -> None:
+    torch: Any = pytest.importorskip("torch", reason="compares with PyTorch")
+    numbers = np.array([1.0, 1.5, 3.0] if "cosh" in name else [-0.5, 0.0, 0.5], np.float32)
+    x = Tensor(numbers).realize()
+    assert getattr(x, name)() is x
+    expected = getattr(torch.tensor(numbers), name)().numpy()
+    np.testing.assert_allclose(x.numpy(), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_products_of_a_batch_are_added() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    assert x.addmv_(Tensor.ones(2, 3), Tensor.ones(3)) is x and x.tolist() == [4.0, 5.0]
+    x = Tensor.ones(2, 1, 3).contiguous().realize()
+    assert x.baddbmm_(Tensor.ones(2, 1, 4), Tensor.ones(2, 4, 3)) is x and x.tolist() == [[[5.0] * 3]] * 2
+
+
+@pytest.mark.parametrize("is_lazy", [True, False])
+def test_axes_come_and_go_in_place(is_lazy: bool) -> None:
+    x = Tensor([1.0, 2.0, 3.0]) * 2 if is_lazy else Tensor([2.0, 4.0, 6.0]).realize()
+    part = x[1:]
+    assert x.unsqueeze_(0).unsqueeze_(-1) is x and x.shape == (1, 3, 1)
+    x += 1
+    part += 1
+    assert x.tolist() == [[[3.0], [6.0], [8.0]]] and part.tolist() == [6.0, 8.0]
+    assert x.squeeze_(0).squeeze_() is x and x.tolist() == [3.0, 6.0, 8.0]
+
+
+@pytest.mark.parametrize("is_lazy", [True, False])
+@pytest.mark.parametrize("name, axes", [("t_", ()), ("transpose_", (0, 1)), ("swapaxes_", (1, 0)),
+                                        ("swapdims_", (-1, -2))])
+def test_axes_change_places_in_place(name: str, axes: tuple[int, ...], is_lazy: bool) -> None:
+    numbers = Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    x = numbers + 0.5 if is_lazy else (numbers + 0.5).contiguous().realize()
+    part = x[0]
+    assert getattr(x, name)(*axes) is x
+    x += 1
+    assert x.tolist() == [[2.5, 5.5], [3.5, 6.5], [4.5, 7.5]] and part.tolist() == [2.5, 3.5, 4.5]
+
+
+@pytest.mark.parametrize("is_realized", [True, False])
+def test_the_gradient_of_a_leaf_comes_in_its_new_shape(is_realized: bool) -> None:
+    weight = Tensor([[1.0, 2.0]], requires_grad=True)
+    weight = weight.realize() if is_realized else weight
+    weight.unsqueeze_(0).transpose_(1, 2)
+    (weight * weight).sum().backward()
+    assert weight.grad is not None and weight.grad.tolist() == [[[2.0], [4.0]]]
+
+
+def test_positions_are_reduced_in_place() -> None:
+    x = Tensor([1.0, 2.0, 3.0]).realize()
+    assert x.index_reduce_(0, Tensor([0, 0, 2]), Tensor([5.0, 2.0, 4.0]), "prod") is x
+    assert x.tolist() == [10.0, 2.0, 12.0]
+
+
 def test_gradients_flow_through_what_is_overwritten() -> None:
     weight = Tensor([1.0, -2.0, 3.0], requires_grad=True)
     hidden = weight * 2
@@ -89,6 +161,14 @@ def test_draws_and_errors() -> None:
     x = Tensor.zeros(1000)
     assert x.uniform_(-1, 3) is x and -1 <= x.min().item() < -0.9 and 2.9 < x.max().item() <= 3
     assert abs(x.normal_(5, 0.1).mean().item() - 5) < 0.02
+    assert sorted(x.random_(3, 6).unique().tolist()) == [3, 4, 5] and x.random_(2).max().item() == 1
+    assert abs((x.log_normal_(0.5, 0.1).log().mean().item()) - 0.5) < 0.02
+    assert abs(x.cauchy_(2.0, 0.5).median().item() - 2) < 0.1
+    assert abs(x.geometric_(0.25).mean().item() - 4) < 0.5 and x.min().item() == 1
+    with pytest.raises(ValueError, match="random_ takes random_"):
+        x.random_(3, 3)
+    with pytest.raises(ValueError, match="geometric_ takes a probability"):
+        x.geometric_(1.5)
     with pytest.raises(TypeError):
         Tensor([1, 2]).add_(0.5)
     with pytest.raises(ValueError):

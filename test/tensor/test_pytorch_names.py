@@ -152,11 +152,70 @@ def test_overwriting_as_pytorch_names_it() -> None:
     lambda x: x.to("cpu", non_blocking=True), lambda x: x.nonzero(as_tuple=True)[1],
     lambda x: x[x.nonzero(as_tuple=True)], lambda x: x.nonzero(as_tuple=False), lambda x: x.bernoulli(1.0),
     lambda x: x.new_empty(2, 3).fill_(2.0), lambda x: x.scatter(dim=0, index=x.long() * 0, value=3.0),
+    lambda x: x.sum(dim=1, keepdims=True), lambda x: x.std(1, keepdims=True),
+    lambda x: x.amax(1, keepdims=True), lambda x: x[0].dot(tensor=x[1]),
+    lambda x: x.swapaxes(axis0=0, axis1=1), lambda x: x.long().bitwise_left_shift(other=1),
+    lambda x: x.long().bitwise_right_shift(other=1),
+    lambda x: x.index_select(axis=1, index=x[0].long().abs()),
+    lambda x: x.gather(axis=1, index=x.long().abs() % 3), lambda x: (x * 0).copy_(x, non_blocking=True),
+    lambda x: x.unique(sorted=True), lambda x: x.unsqueeze(axis=1), lambda x: x.squeeze(axis=0),
+    lambda x: x.cumsum(axis=1), lambda x: x.topk(2, axis=1)[0], lambda x: x.chunk(2, axis=1)[1],
+    lambda x: x.unbind(axis=1)[1], lambda x: x.select(axis=1, index=2),
+    lambda x: x.repeat_interleave(2, axis=1), lambda x: x.narrow(axis=1, start=1, length=2),
+    lambda x: x.index_fill(axis=0, index=x[0, :1].long(), value=3.0),
 ])
 def test_arguments_have_pytorchs_names_too(call: Callable[[Any], Any]) -> None:
     torch = pytest.importorskip("torch", reason="compares with PyTorch")
     numbers = np.array([[0.0, 1.0, -2.0], [3.0, 0.0, 5.0]], np.float32)
     np.testing.assert_allclose(call(Tensor(numbers)).numpy(), call(torch.tensor(numbers)).numpy(), 1e-5)
+
+
+@pytest.mark.parametrize("call", [
+    lambda lib: lib.zeros(size=(2, 3)), lambda lib: lib.ones(size=[3]), lambda lib: lib.empty(size=(2, 0)),
+    lambda lib: lib.full(size=(2,), fill_value=3.0), lambda lib: lib.arange(start=1, end=7, step=2),
+    lambda lib: lib.arange(end=3), lambda lib: lib.linspace(start=0, end=1, steps=5),
+    lambda lib: lib.logspace(start=0, end=2, steps=3), lambda lib: lib.rand(size=(2, 3)) * 0,
+    lambda lib: lib.randn(size=(2, 3)) * 0, lambda lib: lib.randint(2, 3, size=(4,)),
+    lambda lib: lib.randint(1, size=(4,)), lambda lib: lib.randint(3, high=4, size=(2,)),
+    lambda lib: lib.randint(low=1, high=2, size=(2, 2)),
+    lambda lib: lib.cat([lib.ones(2, 1), lib.zeros(2, 1)], axis=1),
+    lambda lib: lib.concatenate([lib.ones(1, 2), lib.zeros(1, 2)], axis=0),
+    lambda lib: lib.stack([lib.ones(2), lib.zeros(2)], axis=1),
+    lambda lib: lib.bucketize(lib.ones(2), lib.arange(3), out_int32=True),
+    lambda lib: lib.searchsorted(lib.arange(3), lib.ones(2), out_int32=True),
+    lambda lib: lib.isin(lib.arange(4), lib.ones(2).int(), invert=True, assume_unique=False),
+])
+def test_functions_of_no_tensor_take_pytorchs_names(call: Callable[[Any], Any]) -> None:
+    torch = pytest.importorskip("torch", reason="compares with PyTorch")
+    found, expected = call(Tensor), call(torch)
+    assert found.shape == tuple(expected.shape)
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), 1e-6)
+
+
+def test_types_of_what_is_computed_are_given_by_name() -> None:
+    x = Tensor([[1, 2], [3, 5]], dtype="uint8")
+    assert x.mean(1, dtype=dtypes.float64).dtype is dtypes.float64
+    assert x.mean(dtype="float16").item() == 2.75 and x.norm(dtype=dtypes.float64).dtype is dtypes.float64
+    assert x.nansum(dtype="int64").dtype is dtypes.int64 and x.numpy(force=True).tolist() == x.tolist()
+    assert Tensor.tril_indices(2, 2, dtype="int64").dtype is dtypes.int64
+    assert Tensor.triu_indices(2, 2, 0, dtype="int64").dtype is dtypes.int64
+    with pytest.raises(TypeError, match="arange takes a stop"):
+        Tensor.arange()
+    with pytest.raises(TypeError, match="zeros: give the shape once, by itself or as size"):
+        Tensor.zeros(2, size=(2,))
+
+
+def test_matrices_are_read_and_limited_as_pytorch_does() -> None:
+    torch = pytest.importorskip("torch", reason="compares with PyTorch")
+    x = np.array([[2.0, 9.0], [1.0, 3.0]])
+    expected = torch.linalg.eigh(torch.tensor(x), UPLO="U")[0].numpy()
+    np.testing.assert_allclose(Tensor(x).eigh(UPLO="U")[0].numpy(), expected)
+    x = np.diag([3.0, 1.0, 0.5])
+    limits: list[dict[str, Any]] = [{"rtol": 0.25}, {"atol": 0.75}, {"atol": 0.75, "rtol": 0.5},
+                                    {"hermitian": True, "rtol": 0.4}]
+    for options in limits:
+        np.testing.assert_allclose(Tensor(x).pinv(**options).numpy(),
+                                   torch.linalg.pinv(torch.tensor(x), **options).numpy(), atol=1e-12)
 
 
 def test_to_a_dtype_by_name() -> None:
@@ -207,3 +266,18 @@ def test_no_correction_is_one() -> None:
     x = Tensor([1.0, 2.0, 6.0])
     for name in ("var", "std"):
         assert getattr(x, name)(correction=None).item() == getattr(np, name)(x.numpy(), ddof=1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+@pytest.mark.parametrize("call", [
+    lambda x, one: x.select_scatter(one[:4], 0, 1),
+    lambda x, one: x.slice_scatter(one[:8].reshape(2, 4), 0, 1),
+    lambda x, one: x.diagonal_scatter(one[:3]), lambda x, one: x.put(Tensor([0, 5]), one[:2]),
+    lambda x, one: x.index_put((Tensor([0]),), one[:4]),
+    lambda x, one: x.slice_scatter(one[:0].reshape(0, 4), 0, 3),
+])
+def test_a_copy_with_a_part_written_leaves_the_tensor(call: Callable[..., Tensor], dtype: str) -> None:
+    x = Tensor.zeros(3, 4, dtype=dtype).contiguous().realize()
+    made = call(x, Tensor.ones(12, dtype=dtype))
+    assert made.dtype is x.dtype and made.numpy().sum() in (0, 2, 3, 4, 8)
+    assert x.numpy().sum() == 0

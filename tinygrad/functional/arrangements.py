@@ -13,7 +13,7 @@ import numpy as np
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.joining import cat
 from tinygrad.functional.movement import axis_and_size, axis_of
-from tinygrad.functional.pytorch_names import narrow
+from tinygrad.functional.pytorch_names import narrow, positions_along
 from tinygrad.functional.statistics import tensor_split
 from tinygrad.graph.shapes import broadcast_shape
 
@@ -168,12 +168,13 @@ def dsplit(self: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tens
 # --- with a part written ------------------------------------------------------------------------------------
 
 
-def _with_written(self: Tensor, place: Any, src: Any) -> Tensor:
-    """A copy in which one part is `src`, through which gradients flow to both."""
+def _with_written(self: Tensor, place: Any, src: Tensor, view: Callable[[Tensor], Tensor] | None = None
+                  ) -> Tensor:
+    """A copy in which one part, of a view if there is one, is `src`, through which gradients flow to both."""
     is_written = self.zeros_like(dtype=dtypes.bool)
-    is_written[place] = True
-    values = is_written.where(0, self)
-    values[place] = src.cast(self.dtype)
+    (is_written if view is None else view(is_written))[place] = True
+    values = is_written.where(self.zeros_like(), self)
+    (values if view is None else view(values))[place] = src.cast(self.dtype)
     return is_written.where(values, self)
 
 
@@ -204,6 +205,41 @@ def index_put(self: Tensor, indices: Sequence[Tensor], values: Tensor, accumulat
     return self.flatten().scatter_reduce(0, places.flatten(), flat, "sum").reshape(self.shape)
 
 
+def diagonal_scatter(self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A copy with `src` on a diagonal of two axes; see `diagonal`.
+
+    >>> Tensor([[1, 2], [3, 4]]).diagonal_scatter(Tensor([8, 9])).tolist()
+    [[8, 2], [3, 9]]
+    """
+    return _with_written(self, ..., src, lambda x: x.diagonal(offset, dim1, dim2))
+
+
+def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """A copy with `source` at positions of the flattened tensor, as `index_put`.
+
+    >>> Tensor([[1, 2], [3, 4]]).put(Tensor([0, -1]), Tensor([8, 9])).tolist()
+    [[8, 2], [3, 9]]
+    """
+    if index.numel() != source.numel():
+        raise ValueError(f"put takes as many items as positions, got {source.numel()} and {index.numel()}")
+    flat = index_put(self.flatten(), (index.flatten(),), source.flatten(), accumulate)
+    return flat.reshape(self.shape)
+
+
+def index_reduce(self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *,
+                 include_self: bool = True) -> Tensor:
+    """A copy whose items at positions `index`, (n,), of an axis are reduced with those of `source` by "prod",
+    "mean", "amax" or "amin"; without themselves where `include_self` is False.
+
+    >>> Tensor([1, 2, 3]).index_reduce(0, Tensor([0, 0]), Tensor([5, 4]), "amax").tolist()
+    [5, 2, 3]
+    """
+    if reduce not in ("prod", "mean", "amax", "amin"):
+        raise ValueError(f'index_reduce takes reduce="prod", "mean", "amax" or "amin", got {reduce!r}')
+    axis, places = positions_along("index_reduce", self, dim, index, source)
+    return self.scatter_reduce(axis, places, source, reduce, include_self)
+
+
 def masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """A copy, of the shape that both broadcast to, with the first items of `source`, in their order, where
     `mask` holds."""
@@ -218,6 +254,40 @@ def fill_diagonal_(self: Tensor, fill_value: float) -> Tensor:
         raise ValueError(f"fill_diagonal_ takes a matrix, got shape {self.shape}")
     rows, columns = (type(self).arange(n, device=self.device) for n in self.shape)
     return self.assign((rows.unsqueeze(1) == columns).where(fill_value, self))
+
+
+def diagflat(self: Tensor, offset: int = 0) -> Tensor:
+    """A square matrix with the flattened tensor on a diagonal.
+
+    >>> Tensor([[1], [2]]).diagflat().tolist()
+    [[1, 0], [0, 2]]
+    """
+    return self.flatten().diag_embed(offset)
+
+
+def msort(self: Tensor) -> Tensor:
+    """Sorted along the first axis.
+
+    >>> Tensor([3, 1, 2]).msort().tolist()
+    [1, 2, 3]
+    """
+    return self.sort(0)[0]
+
+
+def unravel_index(self: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """The place along each axis of a tensor of `shape` of every position in it, flattened; positions below 0
+    count from the end.
+
+    >>> Tensor([5, 1]).unravel_index((2, 3))[0].tolist()
+    [1, 0]
+    """
+    if not self.dtype.is_int:
+        raise TypeError(f"unravel_index takes integers, got {self.dtype}")
+    found, rest = [], self
+    for size in reversed((shape,) if isinstance(shape, int) else tuple(shape)):
+        found.append(rest % size)
+        rest = rest // size
+    return tuple(reversed(found))
 
 
 # --- numbers and sums ---------------------------------------------------------------------------------------

@@ -169,8 +169,9 @@ def counting(size: int, dtype: DType) -> UOp:
     return rows.reduce(Ops.ADD, (1,)).reshape((size,)) - 1
 
 
-def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTypeLike | None = None,
-           device: Devices | None = None, requires_grad: bool | None = None) -> Tensor:
+def arange(start: float | None = None, stop: float | None = None, step: float = 1,
+           dtype: DTypeLike | None = None, device: Devices | None = None,
+           requires_grad: bool | None = None) -> Tensor:
     """The numbers start, start + step, ... before `stop`; from 0 where only `stop` is given.
 
     Integers give the default integer type, a float among them the default float type. Raises OverflowError
@@ -182,8 +183,10 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: DTyp
     from tinygrad.tensor import Tensor
 
     if stop is None:
-        start, stop = 0, start
-    start, stop = as_size(start), as_size(stop)
+        start, stop = None, start
+    if stop is None:
+        raise TypeError("arange takes a stop, or a start and a stop")
+    start, stop = as_size(0 if start is None else start), as_size(stop)
     if step == 0:
         raise ValueError("arange takes a step other than 0")
     if dtype is not None:
@@ -259,20 +262,23 @@ def logspace(start: float, stop: float, steps: int, base: float = 10.0, dtype: D
     return Tensor.leaf((base ** exponents).cast(kind).uop, device, requires_grad)
 
 
-def tril_indices(row: int, col: int, offset: int = 0, device: Devices | None = None) -> Tensor:
-    """The rows and columns, int32 (2, number), of a matrix's items on and left of its diagonal, or one
+def tril_indices(row: int, col: int, offset: int = 0, device: Devices | None = None, *,
+                 dtype: DTypeLike = dtypes.int32) -> Tensor:
+    """The rows and columns, (2, number), of a matrix's items on and left of its diagonal, or one
     `offset` places right of it, in row-major order.
 
     >>> Tensor.tril_indices(2, 2).tolist()
     [[0, 1, 1], [0, 0, 1]]
     """
-    return _places("tril_indices", row, col, device, np.tri(max(row, 0), max(col, 0), offset, dtype=np.bool_))
+    mask = np.tri(max(row, 0), max(col, 0), offset, dtype=np.bool_)
+    return _places("tril_indices", row, col, device, mask).cast(dtype)
 
 
-def triu_indices(row: int, col: int, offset: int = 0, device: Devices | None = None) -> Tensor:
+def triu_indices(row: int, col: int, offset: int = 0, device: Devices | None = None, *,
+                 dtype: DTypeLike = dtypes.int32) -> Tensor:
     """As `tril_indices`, of the items on and right of the diagonal."""
-    return _places("triu_indices", row, col, device,
-                   ~np.tri(max(row, 0), max(col, 0), offset - 1, dtype=np.bool_))
+    mask = ~np.tri(max(row, 0), max(col, 0), offset - 1, dtype=np.bool_)
+    return _places("triu_indices", row, col, device, mask).cast(dtype)
 
 
 def _places(name: str, row: int, col: int, device: Devices | None, mask: np.ndarray[Any, Any]) -> Tensor:

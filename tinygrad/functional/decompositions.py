@@ -337,8 +337,9 @@ class _Eigh(Function):
         return both.tril() - identity(both, both.shape[-1]) * full
 
 
-def eigh(self: Tensor) -> State:
-    """(w, V) with V diag(w) V^T the symmetric matrix (..., n, n), of which the lower triangle is read.
+def eigh(self: Tensor, UPLO: str = "L") -> State:
+    """(w, V) with V diag(w) V^T the symmetric matrix (..., n, n), of which the lower triangle is read, or the
+    upper one (UPLO="U").
 
     Eigenvalues w (..., n) ascend; V (..., n, n) has the eigenvectors in its columns. The error of w is of the
     order of rounding the largest. Vectors of equal eigenvalues have no derivative; those of w are right.
@@ -347,6 +348,8 @@ def eigh(self: Tensor) -> State:
     [-1.0, 2.0]
     """
     check_matrix("eigh", self, square=True)
+    if UPLO not in ("L", "U"):
+        raise ValueError(f'eigh takes UPLO="L" or "U", got {UPLO!r}')
     kind, wide = compute_dtype(self)
-    values, vectors = _Eigh.apply(self.cast(wide))
+    values, vectors = _Eigh.apply((self if UPLO == "L" else transposed(self)).cast(wide))
     return values.cast(kind), vectors.cast(kind)

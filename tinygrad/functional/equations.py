@@ -89,14 +89,18 @@ def _system(name: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, bool]:
     return a.cast(wide).expand(*lead, n, n), right.cast(wide).expand(*lead, *right.shape[-2:]), is_vector
 
 
-def solve(self: Tensor, b: Tensor) -> Tensor:
+def solve(self: Tensor, b: Tensor, *, left: bool = True) -> Tensor:
     """X with `self` X = `b`: shapes (..., n, n) and (..., n, k), or (n,) for one vector, give that of `b`.
+    With left=False, X `self` = `b`, of shape (..., k, n).
 
     Leading axes broadcast. A singular matrix gives inf or NaN. Raises ValueError where shapes do not fit.
 
     >>> Tensor([[2., 0.], [0., 4.]]).solve(Tensor([2., 8.])).tolist()
     [1.0, 2.0]
     """
+    if not left:
+        check_matrix("solve", b)
+        return transposed(solve(transposed(self), transposed(b)))
     a, right, is_vector = _system("solve", self, b)
     x: Tensor = _Solve.apply(a, right)
     x = x.cast(compute_dtype(self, b)[0])
@@ -104,8 +108,9 @@ def solve(self: Tensor, b: Tensor) -> Tensor:
 
 
 def solve_triangular(self: Tensor, b: Tensor, upper: bool, transpose: bool = False,
-                     unitriangular: bool = False) -> Tensor:
-    """X with T X = `b`, for T the upper or lower triangle of `self` (..., n, n); the other is not read.
+                     unitriangular: bool = False, *, left: bool = True) -> Tensor:
+    """X with T X = `b`, or X T = `b` with left=False, for T the upper or lower triangle of `self` (..., n,
+    n); the other is not read.
 
     With `transpose`, T^T X = `b`; with `unitriangular`, the diagonal counts as ones. Shapes as in `solve`. A
     zero on the diagonal gives inf or NaN.
@@ -113,6 +118,10 @@ def solve_triangular(self: Tensor, b: Tensor, upper: bool, transpose: bool = Fal
     >>> Tensor([[2., 0.], [2., 4.]]).solve_triangular(Tensor([2., 10.]), upper=False).tolist()
     [1.0, 2.0]
     """
+    if not left:
+        check_matrix("solve_triangular", b)
+        found = solve_triangular(self, transposed(b), upper, not transpose, unitriangular)
+        return transposed(found)
     a, right, is_vector = _system("solve_triangular", self, b)
     if unitriangular:
         a = (identity(a, a.shape[-1]) != 0).where(1, a)
@@ -125,6 +134,12 @@ def solve_triangular(self: Tensor, b: Tensor, upper: bool, transpose: bool = Fal
         x = _SolveTriangular.apply(a, right)
     x = x.cast(compute_dtype(self, b)[0])
     return x.squeeze(-1) if is_vector else x
+
+
+def triangular_solve(self: Tensor, A: Tensor, upper: bool = True, transpose: bool = False,
+                     unitriangular: bool = False) -> tuple[Tensor, Tensor]:
+    """(X, A) with A X = `self`: `A.solve_triangular(self)`, as PyTorch's older name has it."""
+    return solve_triangular(A, self, upper, transpose, unitriangular), A
 
 
 def cholesky_solve(self: Tensor, L: Tensor, upper: bool = False) -> Tensor:
@@ -236,10 +251,10 @@ class LeastSquares(NamedTuple):
 class _PseudoInverse(Function):
     """Gradient: Golub and Pereyra, 1973; for matrices whose rank does not change nearby."""
 
-    def forward(self, x: Tensor, rcond: float) -> State:
+    def forward(self, x: Tensor, rcond: float, atol: float) -> State:
         u, s, vt = svd(x.detach(), full_matrices=False)
-        largest = s.max(-1, keepdim=True) if s.shape[-1] else 0
-        counts = s > largest * rcond
+        largest = s.max(-1, keepdim=True) if s.shape[-1] else s
+        counts = s > (largest * rcond).maximum(atol) if s.shape[-1] else s > 0
         scale = counts.where(1 / counts.where(s, 1), 0).unsqueeze(-2)
         result = product(transposed(vt) * scale, transposed(u)), counts.sum(-1), s
         self.save_for_backward(x, result[0])
@@ -254,23 +269,30 @@ class _PseudoInverse(Function):
         return (result + product(product(pt, p), gt - product(product(gt, p), x)),)
 
 
-def _pseudo_inverse(x: Tensor, rcond: float | None) -> State:
+def _pseudo_inverse(x: Tensor, rcond: float | None, atol: float = 0.0) -> State:
     limit = epsilon(x) * max(x.shape[-2:]) if rcond is None else rcond
-    result: State = _PseudoInverse.apply(x, limit)
+    result: State = _PseudoInverse.apply(x, limit, atol)
     return result
 
 
-def pinv(self: Tensor, rcond: float | None = None) -> Tensor:
+def pinv(self: Tensor, rcond: float | None = None, hermitian: bool = False, *, atol: float | None = None,
+         rtol: float | None = None) -> Tensor:
     """The pseudo-inverse (..., n, m) of matrices (..., m, n), by singular values.
 
-    Those up to `rcond` times the largest count as zero (None: the dtype's epsilon times max(m, n)).
+    Those up to `atol`, or `rcond` (`rtol`) times the largest, count as zero: the dtype's epsilon times max(m,
+    n) unless one of them is given. Of `hermitian` matrices the lower triangle is read.
 
     >>> round(Tensor([[2.0], [0.0]]).pinv()[0, 0].item(), 6)
     0.5
     """
-    check_matrix("pinv", self)
+    check_matrix("pinv", self, square=hermitian)
+    if rcond is not None and rtol is not None:
+        raise TypeError("pinv: rcond and rtol are two names of one argument")
     kind, wide = compute_dtype(self)
-    return _pseudo_inverse(self.cast(wide), rcond)[0].cast(kind)
+    x = self.tril() + transposed(self.tril(-1)) if hermitian else self
+    share = rcond if rtol is None else rtol
+    share = 0.0 if share is None and atol is not None else share
+    return _pseudo_inverse(x.cast(wide), share, atol or 0.0)[0].cast(kind)
 
 
 def lstsq(self: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.elementwise import real
-from tinygrad.functional.mathematics import magnitude_of, sign_and_magnitude
+from tinygrad.functional.mathematics import log_node, magnitude_of, sign_and_magnitude
 from tinygrad.functional.polynomials import ERF, ERF_IS_ONE, ERFCX, ERFCX_LOW, polynomial
-from tinygrad.graph.elementary import exponential
+from tinygrad.graph.elementary import exponential, log1p_node
 from tinygrad.graph.uop import UOp
 
 if TYPE_CHECKING:
@@ -114,6 +114,43 @@ def _gradient_of_probability(g: UOp, node: UOp) -> tuple[UOp]:
 
 def _normal_density(x: UOp) -> UOp:
     return _gaussian(_bounded(magnitude_of(x), 0.5), 0.5) * (1 / math.sqrt(2 * math.pi))
+
+
+def erfcx_node(x: UOp) -> UOp:
+    """e^(x^2) erfc(x): the flat part of the complement; beyond where erfc rounds to 0 its asymptotic series
+    (Abramowitz and Stegun, 7.1.23), below zero the rest of 2 e^(x^2)."""
+    size = magnitude_of(x)
+    tail = _complement(size, 1)
+    limit = ERFCX[x.dtype][1]
+    is_far = size > limit
+    inverse = 1 / is_far.where(size, limit)
+    series = polynomial(inverse * inverse * -0.5, (1, 1, 3, 15, 105, 945, 10395)) * inverse
+    flat = is_far.where(series * (1 / math.sqrt(math.pi)), tail.flat)
+    is_infinite = size > math.sqrt((2 ** (dtypes.finfo(x.dtype)[0] - 1) - 1) * math.log(2))
+    grown = _gaussian(is_infinite.where(0, x), -1)
+    small = tail.near.where(grown, 1) * (1 - _erf_near_zero(tail.near.where(x, 0)))
+    below = is_infinite.where(math.inf, 2 * grown - flat)
+    value = tail.near.where(small, (x < 0).where(below, flat))
+    return value.with_gradient((x,), _gradient_of_erfcx)
+
+
+def _gradient_of_erfcx(g: UOp, node: UOp) -> tuple[UOp]:
+    return (g * (2 * node.src[1] * node - 2 / math.sqrt(math.pi)),)
+
+
+def log_normal_probability(x: UOp) -> UOp:
+    """The logarithm of `normal_probability`."""
+    size = magnitude_of(x)
+    above = log1p_node(-normal_probability(-size))
+    below = log_node(erfcx_node(size * math.sqrt(0.5)) * 0.5) - size * size * 0.5
+    return (x < 0).where(below, above).with_gradient((x,), _gradient_of_log_probability)
+
+
+def _gradient_of_log_probability(g: UOp, node: UOp) -> tuple[UOp]:
+    """The density over the probability."""
+    x = node.src[1]
+    below = math.sqrt(2 / math.pi) / erfcx_node(magnitude_of(x) * math.sqrt(0.5))
+    return (g * (x < 0).where(below, _normal_density(x) / normal_probability((x < 0).where(0, x))),)
 
 
 def gelu_node(x: UOp) -> UOp:

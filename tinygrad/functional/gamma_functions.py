@@ -84,10 +84,10 @@ def digamma(self: Tensor) -> Tensor:
 def _gradient_of_digamma(g: UOp, node: UOp) -> tuple[UOp]:
     from tinygrad.tensor import Tensor
 
-    return (g * _trigamma(Tensor.of(node.src[1])).uop,)
+    return (g * trigamma(Tensor.of(node.src[1])).uop,)
 
 
-def _trigamma(x: Tensor) -> Tensor:
+def trigamma(x: Tensor) -> Tensor:
     """The derivative of `digamma`, infinity at 0, -1, -2, ..."""
     is_low = x < 0.5
     up = is_low.where(1 - x, x)

@@ -38,16 +38,49 @@ def also_named(**names: str) -> Callable[[Function], Function]:
     """Of a function: its arguments `names` may be called so too, as PyTorch (and NumPy) do."""
     def named(function: Function) -> Function:
         @wraps(function)
-        def method(self: Tensor, *args: Any, **options: Any) -> Any:
+        def method(*args: Any, **options: Any) -> Any:
             for other in names.keys() & options.keys() if options else ():
                 own = names[other]
                 if own in options:
                     name = function.__qualname__.removesuffix(".__init__").rstrip("_")
                     raise TypeError(f"{name}: {own} and {other} are two names of one argument")
                 options[own] = options.pop(other)
-            return function(self, *args, **options)
+            return function(*args, **options)
         return cast(Function, method)
     return named
+
+
+def sized(function: Function) -> Function:
+    """Of a constructor: its shape may be given by name, as `size`."""
+    @wraps(function)
+    def made(*shape: Any, **options: Any) -> Any:
+        if options and "size" in options:
+            if shape:
+                raise TypeError(f"{function.__name__}: give the shape once, by itself or as size")
+            shape = (options.pop("size"),)
+        return function(*shape, **options)
+    return cast(Function, made)
+
+
+Class = TypeVar("Class", bound=type)
+AXES = {"dim": "axis", "axis": "dim", "keepdim": "keepdims"}
+"""Arguments of many methods, and what they may be called too."""
+
+
+def with_axes_by_both_names(methods: Class) -> Class:
+    """A class of methods that take `dim` as `axis` and the other way round, and `keepdim` as `keepdims`, as
+    PyTorch and NumPy do."""
+    made: dict[Any, Any] = {}
+    for name, member in list(vars(methods).items()):
+        function = member.__func__ if isinstance(member, staticmethod) else member
+        if name.startswith("_") or not inspect.isfunction(function):
+            continue
+        parameters = inspect.signature(function).parameters
+        others = {AXES[own]: own for own in AXES.keys() & parameters.keys() if AXES[own] not in parameters}
+        if others:
+            also = made.setdefault(function, also_named(**others)(function))
+            setattr(methods, name, staticmethod(also) if isinstance(member, staticmethod) else also)
+    return methods
 
 
 def of_tensors(function: Callable[P, R]) -> Callable[P, R]:

@@ -2,6 +2,7 @@
 
 `Tensor` inherits it. A line here is all that a function needs to become a method, an operator or (static) a
 constructor; the types are the functions' own. Those of many nodes are `memoised` (`graph_templates.py`).
+Linear algebra and Fourier transforms are in `numerical_methods.py`, what overwrites in `in_place.py`.
 """
 from __future__ import annotations
 
@@ -13,23 +14,21 @@ from tinygrad.functional import (
     comparisons,
     convolution,
     creation,
-    decompositions,
     differentiation,
     divisors,
     elementwise,
-    equations,
     error_function,
     gamma_functions,
     indexing,
     interop,
     joining,
-    linalg,
     losses,
     mathematics,
     movement,
     nn,
     placement,
     pooling,
+    properties,
     pytorch_names,
     random,
     rearrange,
@@ -39,27 +38,36 @@ from tinygrad.functional import (
     sorting,
     statistics,
 )
-from tinygrad.functional.in_place import InPlace
-from tinygrad.functional.method_kinds import also_named, in_place, memoised, of_tensors, operator, reflected
+from tinygrad.functional.method_kinds import (
+    also_named,
+    in_place,
+    memoised,
+    of_tensors,
+    operator,
+    reflected,
+    sized,
+    with_axes_by_both_names,
+)
+from tinygrad.functional.numerical_methods import NumericalMethods
 from tinygrad.tensor import generator
 
-_along = also_named(dim="axis")
-_along_dim = also_named(axis="dim")
+_to_end = also_named(end="stop")
 _with_other = also_named(other="x")
-_spread = also_named(dim="axis", unbiased="correction")
+_spread = also_named(unbiased="correction")
 
 
-class Methods(InPlace):
+@with_axes_by_both_names
+class Methods(NumericalMethods):
     """The methods that `functional/` defines, by family, and the operators."""
 
     # creation
-    zeros = staticmethod(creation.zeros)
-    ones = staticmethod(creation.ones)
-    full = staticmethod(creation.full)
-    empty = staticmethod(creation.empty)
-    arange = staticmethod(creation.arange)
-    linspace = staticmethod(creation.linspace)
-    logspace = staticmethod(creation.logspace)
+    zeros = staticmethod(sized(creation.zeros))
+    ones = staticmethod(sized(creation.ones))
+    full = staticmethod(also_named(size="shape")(creation.full))
+    empty = staticmethod(sized(creation.empty))
+    arange = staticmethod(_to_end(creation.arange))
+    linspace = staticmethod(_to_end(creation.linspace))
+    logspace = staticmethod(_to_end(creation.logspace))
     tril_indices = staticmethod(creation.tril_indices)
     triu_indices = staticmethod(creation.triu_indices)
     eye = staticmethod(creation.eye)
@@ -72,8 +80,8 @@ class Methods(InPlace):
     one_hot = creation.one_hot
     # random
     manual_seed = staticmethod(generator.manual_seed)
-    rand = staticmethod(random.rand)
-    randn = staticmethod(random.randn)
+    rand = staticmethod(sized(random.rand))
+    randn = staticmethod(sized(random.randn))
     uniform = staticmethod(random.uniform)
     normal = staticmethod(random.normal)
     randint = staticmethod(random.randint)
@@ -123,8 +131,8 @@ class Methods(InPlace):
     bitwise_or = _with_other(elementwise.bitwise_or)
     bitwise_xor = _with_other(elementwise.bitwise_xor)
     bitwise_not = elementwise.bitwise_not
-    lshift = elementwise.lshift
-    rshift = elementwise.rshift
+    lshift = _with_other(elementwise.lshift)
+    rshift = _with_other(elementwise.rshift)
     # elementwise: rounding
     trunc = elementwise.trunc
     floor = memoised(elementwise.floor)
@@ -159,7 +167,9 @@ class Methods(InPlace):
     erfc = memoised(error_function.erfc)
     erfinv = memoised(error_function.erfinv)
     lgamma = memoised(gamma_functions.lgamma)
+    gammaln = lgamma
     digamma = memoised(gamma_functions.digamma)
+    psi = digamma
     # activation
     relu = memoised(activation.relu)
     relu6 = memoised(activation.relu6)
@@ -179,6 +189,7 @@ class Methods(InPlace):
     hardswish = memoised(activation.hardswish)
     softsign = memoised(activation.softsign)
     swish = silu
+    expit = sigmoid
     # elementwise: casts
     cast = casts.cast
     bitcast = casts.bitcast
@@ -225,56 +236,31 @@ class Methods(InPlace):
     nbytes = movement.nbytes
     view = also_named(size="shape")(movement.reshape)
     # reduce
-    sum = _along(memoised(reduce.sum_))
-    prod = _along(memoised(reduce.prod_))
-    max = _along(memoised(reduce.max_))
-    min = _along(memoised(reduce.min_))
-    any = _along(memoised(reduce.any_))
-    all = _along(memoised(reduce.all_))
-    mean = _along(memoised(reduce.mean))
+    sum = memoised(reduce.sum_)
+    prod = memoised(reduce.prod_)
+    max = memoised(reduce.max_)
+    min = memoised(reduce.min_)
+    any = memoised(reduce.any_)
+    all = memoised(reduce.all_)
+    mean = memoised(reduce.mean)
     var = _spread(memoised(reduce.var))
     std = _spread(memoised(reduce.std))
     var_mean = _spread(memoised(reduce.var_mean))
     std_mean = _spread(memoised(reduce.std_mean))
-    argmax = _along(memoised(reduce.argmax))
-    argmin = _along(memoised(reduce.argmin))
-    softmax = _along(memoised(reduce.softmax))
-    log_softmax = _along(memoised(reduce.log_softmax))
-    softmin = _along(memoised(reduce.softmin))
-    logsumexp = _along(memoised(reduce.logsumexp))
-    cumsum = _along(memoised(running.cumsum))
-    cumprod = _along(memoised(running.cumprod))
-    cummax = _along(memoised(running.cummax))
-    cummin = _along(memoised(running.cummin))
-    logcumsumexp = _along(memoised(running.logcumsumexp))
-    sort = _along_dim(memoised(sorting.sort))
-    argsort = _along_dim(memoised(sorting.argsort))
-    topk = also_named(axis="dim", sorted="sorted_")(memoised(sorting.topk))
-    # linear algebra
-    dot = memoised(linalg.dot)
-    matmul = _with_other(memoised(linalg.matmul))
-    linear = memoised(linalg.linear)
-    qr = decompositions.qr
-    svd = decompositions.svd
-    eigh = decompositions.eigh
-    cholesky = decompositions.cholesky
-    solve = of_tensors(equations.solve)
-    solve_triangular = of_tensors(equations.solve_triangular)
-    triangular_solve = of_tensors(equations.solve_triangular)
-    inv = equations.inv
-    inverse = equations.inv
-    pinv = equations.pinv
-    lstsq = of_tensors(equations.lstsq)
-    det = equations.det
-    slogdet = equations.slogdet
-    matrix_power = equations.matrix_power
-    cholesky_solve = of_tensors(equations.cholesky_solve)
-    cholesky_inverse = equations.cholesky_inverse
-    vdot = of_tensors(linalg.vdot)
-    addmv = of_tensors(linalg.addmv)
-    addr = of_tensors(linalg.addr)
-    addbmm = of_tensors(linalg.addbmm)
-    einsum = staticmethod(memoised(linalg.einsum, first=1))
+    argmax = memoised(reduce.argmax)
+    argmin = memoised(reduce.argmin)
+    softmax = memoised(reduce.softmax)
+    log_softmax = memoised(reduce.log_softmax)
+    softmin = memoised(reduce.softmin)
+    logsumexp = memoised(reduce.logsumexp)
+    cumsum = memoised(running.cumsum)
+    cumprod = memoised(running.cumprod)
+    cummax = memoised(running.cummax)
+    cummin = memoised(running.cummin)
+    logcumsumexp = memoised(running.logcumsumexp)
+    sort = memoised(sorting.sort)
+    argsort = memoised(sorting.argsort)
+    topk = also_named(sorted="sorted_")(memoised(sorting.topk))
     # indexing
     gather = memoised(indexing.gather)
     scatter = also_named(value="src")(memoised(indexing.scatter))
@@ -355,24 +341,25 @@ class Methods(InPlace):
     bitwise_right_shift = rshift
     type = casts.cast
     # PyTorch's names: along axes
-    amax = _along_dim(memoised(pytorch_names.amax))
-    amin = _along_dim(memoised(pytorch_names.amin))
-    norm = _along_dim(memoised(pytorch_names.norm))
+    amax = memoised(pytorch_names.amax)
+    amin = memoised(pytorch_names.amin)
+    norm = memoised(pytorch_names.norm)
     dist = memoised(pytorch_names.dist)
-    count_nonzero = _along_dim(memoised(pytorch_names.count_nonzero))
-    nansum = _along_dim(memoised(pytorch_names.nansum))
-    nanmean = _along_dim(memoised(pytorch_names.nanmean))
-    median = _along_dim(memoised(pytorch_names.median))
-    diff = _along_dim(memoised(pytorch_names.diff))
+    count_nonzero = memoised(pytorch_names.count_nonzero)
+    nansum = memoised(pytorch_names.nansum)
+    nanmean = memoised(pytorch_names.nanmean)
+    median = memoised(pytorch_names.median)
+    diff = memoised(pytorch_names.diff)
     trace = pytorch_names.trace
     # order statistics, counts, covariances, distances
-    quantile = _along_dim(memoised(statistics.quantile))
-    nanquantile = _along_dim(memoised(statistics.nanquantile))
-    kthvalue = _along_dim(memoised(statistics.kthvalue))
-    nanmedian = _along_dim(memoised(statistics.nanmedian))
-    mode = _along_dim(memoised(statistics.mode))
-    aminmax = _along_dim(memoised(statistics.aminmax))
+    quantile = memoised(statistics.quantile)
+    nanquantile = memoised(statistics.nanquantile)
+    kthvalue = memoised(statistics.kthvalue)
+    nanmedian = memoised(statistics.nanmedian)
+    mode = memoised(statistics.mode)
+    aminmax = memoised(statistics.aminmax)
     histc = memoised(statistics.histc)
+    histogram = statistics.histogram
     searchsorted = memoised(statistics.searchsorted)
     bucketize = memoised(statistics.bucketize)
     isin = memoised(statistics.isin)
@@ -392,7 +379,6 @@ class Methods(InPlace):
     inner = memoised(pytorch_names.inner)
     kron = memoised(pytorch_names.kron)
     ger = outer
-    pinverse = pinv
     cross = memoised(pytorch_names.cross)
     # PyTorch's names: positions
     select = pytorch_names.select
@@ -421,7 +407,7 @@ class Methods(InPlace):
     view_as = reshape_as
     broadcast_to = expand
     moveaxis = movedim
-    swapaxes = transpose
+    swapaxes = also_named(axis0="dim0", axis1="dim1")(movement.transpose)
     swapdims = transpose
     ravel = flatten
     nelement = numel
@@ -437,6 +423,7 @@ class Methods(InPlace):
     broadcast_tensors = of_tensors(arrangements.broadcast_tensors)
     hstack = memoised(arrangements.hstack)
     vstack = memoised(arrangements.vstack)
+    row_stack = vstack
     dstack = memoised(arrangements.dstack)
     column_stack = memoised(arrangements.column_stack)
     block_diag = memoised(arrangements.block_diag)
@@ -451,6 +438,12 @@ class Methods(InPlace):
     slice_scatter = of_tensors(arrangements.slice_scatter)
     index_put = of_tensors(arrangements.index_put)
     masked_scatter = of_tensors(arrangements.masked_scatter)
+    diagonal_scatter = of_tensors(arrangements.diagonal_scatter)
+    put = of_tensors(arrangements.put)
+    index_reduce = of_tensors(arrangements.index_reduce)
+    diagflat = memoised(arrangements.diagflat)
+    msort = memoised(arrangements.msort)
+    unravel_index = memoised(arrangements.unravel_index)
     fill_diagonal_ = arrangements.fill_diagonal_
     trapezoid = memoised(arrangements.trapezoid)
     trapz = trapezoid
@@ -470,6 +463,24 @@ class Methods(InPlace):
     char = pytorch_names.char
     cpu = pytorch_names.cpu
     equal = of_tensors(pytorch_names.equal)
+    # PyTorch's names: what is asked of tensors
+    is_complex = properties.is_complex
+    conj = properties.conj
+    conj_physical = conj
+    resolve_conj = conj
+    resolve_neg = conj
+    real = property(properties.conj)
+    H = property(properties.mH)
+    mH = property(properties.mH)
+    isreal = properties.isreal
+    angle = properties.angle
+    is_signed = properties.is_signed
+    is_nonzero = properties.is_nonzero
+    is_same_size = of_tensors(properties.is_same_size)
+    is_cuda = property(properties.is_cuda)
+    is_cpu = property(properties.is_cpu)
+    get_device = properties.get_device
+    itemsize = property(movement.element_size)
     # devices
     to = placement.to
     to_ = placement.to_
@@ -501,7 +512,7 @@ class Methods(InPlace):
     __floordiv__ = operator(floordiv)
     __mod__ = operator(mod)
     __pow__ = operator(pow)
-    __matmul__ = operator(matmul)
+    __matmul__ = operator(NumericalMethods.matmul)
     __and__ = operator(elementwise.bitwise_and)
     __or__ = operator(elementwise.bitwise_or)
     __xor__ = operator(elementwise.bitwise_xor)
@@ -514,7 +525,7 @@ class Methods(InPlace):
     __rfloordiv__ = reflected(floordiv)
     __rmod__ = reflected(mod)
     __rpow__ = reflected(pow)
-    __rmatmul__ = reflected(matmul)
+    __rmatmul__ = reflected(NumericalMethods.matmul)
     __rand__ = reflected(elementwise.bitwise_and)
     __ror__ = reflected(elementwise.bitwise_or)
     __rxor__ = reflected(elementwise.bitwise_xor)
@@ -527,7 +538,7 @@ class Methods(InPlace):
     __ifloordiv__ = in_place(floordiv)
     __imod__ = in_place(mod)
     __ipow__ = in_place(pow)
-    __imatmul__ = in_place(matmul)
+    __imatmul__ = in_place(NumericalMethods.matmul)
     __iand__ = in_place(elementwise.bitwise_and)
     __ior__ = in_place(elementwise.bitwise_or)
     __ixor__ = in_place(elementwise.bitwise_xor)

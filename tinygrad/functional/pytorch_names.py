@@ -159,14 +159,16 @@ def amin(self: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     return self.min(dim or None if isinstance(dim, (list, tuple)) else dim, keepdim)
 
 
-def norm(self: Tensor, p: float | str = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
+def norm(self: Tensor, p: float | str = 2, dim: Axes = None, keepdim: bool = False,
+         dtype: DTypeLike | None = None) -> Tensor:
     """The vector norm over some axes, or all: (sum of abs(x) ** p) ** (1 / p), of which infinity is the
     largest size, -infinity the smallest, and 0 how many are not 0. "fro" is 2. Its gradient where it is 0 is
-    0. Half types are computed in float32, integers as the default float.
+    0. Half types are computed in float32, integers as the default float, or all as `dtype`.
 
     >>> Tensor([[3.0, 4.0], [0.0, 0.0]]).norm(dim=1).tolist()
     [5.0, 0.0]
     """
+    self = self if dtype is None else self.cast(dtype)
     p = 2 if p == "fro" else p
     if not isinstance(p, (int, float)):
         raise ValueError(f"norm: p is a number or \"fro\", not {p!r}")
@@ -202,9 +204,9 @@ def count_nonzero(self: Tensor, dim: Axes = None) -> Tensor:
     return (self != 0).sum(dim)
 
 
-def nansum(self: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+def nansum(self: Tensor, dim: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Tensor:
     """The sum of what is not NaN."""
-    return self.isnan().where(0, self).sum(dim, keepdim)
+    return self.isnan().where(0, self).sum(dim, keepdim, dtype)
 
 
 def nanmean(self: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
@@ -359,7 +361,8 @@ def index_select(self: Tensor, dim: int, index: Tensor) -> Tensor:
     return self[(slice(None),) * axis_of("index_select", self, dim) + (index,)]
 
 
-def _along(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor | None = None) -> tuple[int, Tensor]:
+def positions_along(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor | None = None
+                    ) -> tuple[int, Tensor]:
     """The axis, and positions of it, (n,), for every item of the others; those of a source, if there is."""
     axis = axis_of(name, x, dim)
     if index.ndim > 1:
@@ -374,19 +377,19 @@ def _along(name: str, x: Tensor, dim: int, index: Tensor, source: Tensor | None 
 
 def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1) -> Tensor:
     """alpha * source added at positions `index`, (n,), of an axis: to what comes several times, each."""
-    axis, places = _along("index_add", self, dim, index, source)
+    axis, places = positions_along("index_add", self, dim, index, source)
     return self.scatter_reduce(axis, places, _scaled(source, alpha), "sum")
 
 
 def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`source` in place of the items at positions `index`, (n,), of an axis."""
-    axis, places = _along("index_copy", self, dim, index, source)
+    axis, places = positions_along("index_copy", self, dim, index, source)
     return self.scatter(axis, places, source)
 
 
 def index_fill(self: Tensor, dim: int, index: Tensor, value: float | Tensor) -> Tensor:
     """A number (or a tensor of shape ()) in place of the items at positions `index`, (n,), of an axis."""
-    axis, places = _along("index_fill", self, dim, index)
+    axis, places = positions_along("index_fill", self, dim, index)
     if isinstance(value, type(self)):
         if value.ndim:
             raise ValueError(f"index_fill takes one number, got a tensor of shape {value.shape}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import local
 from typing import TYPE_CHECKING, Any
@@ -272,9 +272,20 @@ def normal(*shape: Any, mean: float = 0.0, std: float = 1.0, requires_grad: bool
     return _finish((draws * std + mean).cast(draws.dtype), requires_grad)
 
 
-def randint(*shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike = int,
-            device: Devices | None = None, requires_grad: bool | None = None) -> Tensor:
-    """Integers in [low, high).
+def _bounds(low: int, high: int | None, *given: Any) -> tuple[int, int | None]:
+    """Those that come before a size: the end alone, or the beginning first."""
+    if len(given) > 2 or (len(given) == 2 and high is not None):
+        raise TypeError(f"randint of a size takes low and high before it, got {given}")
+    if not given:
+        return low, high
+    return (given[0], high) if high is not None else (low, *given)[-2:]
+
+
+def randint(*shape: Any, low: int = 0, high: int | None = None, dtype: DTypeLike = int,
+            device: Devices | None = None, requires_grad: bool | None = None,
+            size: Sequence[int] | None = None) -> Tensor:
+    """Integers in [low, high), which is 10 unless given. With the shape as `size`, what comes first is
+    `high`, or `low` and `high`.
 
     With n = high - low, no value's probability differs from 1/n by more than 2**-32 (2**-64 for n > 2**32).
     Raises ValueError for an empty range or one that `dtype` cannot hold.
@@ -285,6 +296,10 @@ def randint(*shape: Any, low: int = 0, high: int = 10, dtype: DTypeLike = int,
     """
     from tinygrad.tensor import Tensor
 
+    if size is not None:
+        low, high = _bounds(low, high, *shape)
+        shape = tuple(size)
+    high = 10 if high is None else high
     found = to_dtype(dtype)
     if not found.is_int:
         raise TypeError(f"randint takes an integer dtype, got {found.name}")

@@ -99,17 +99,19 @@ def all_(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
     return self.logical_not().any(axis, keepdim).logical_not()
 
 
-def mean(self: Tensor, axis: Axis = None, keepdim: bool = False) -> Tensor:
-    """The mean, a float also of integers.
+def mean(self: Tensor, axis: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Tensor:
+    """The mean, a float also of integers; of the items as `dtype`, if it is given.
 
     >>> Tensor([1, 2]).mean().item()
     1.5
     """
-    dtype = least_upper_float(self.dtype)
-    wide = self.cast(promote(dtype, dtypes.float32))
+    if dtype is not None:
+        self = self.cast(dtype)
+    kind = least_upper_float(self.dtype)
+    wide = self.cast(promote(kind, dtypes.float32))
     count = prod(self.shape[a] for a in axes_of("mean", self, axis))
     total = wide.sum(axis, keepdim)
-    return (total / count if isinstance(count, Size) else total.div(count)).cast(dtype)
+    return (total / count if isinstance(count, Size) else total.div(count)).cast(kind)
 
 
 def var_mean(self: Tensor, axis: Axis = None, keepdim: bool = False,

@@ -97,12 +97,13 @@ def _filled(items: Tensor, found: Tensor, size: int, fill_value: Any) -> Tensor:
 
 
 def unique(self: Tensor, return_inverse: bool = False, return_counts: bool = False, size: int | None = None,
-           fill_value: Any = 0) -> Any:
+           fill_value: Any = 0, *, sorted: bool = True) -> Any:
     """The distinct values in rising order, in one axis. Computes this tensor, to know how many they are.
 
     With `return_inverse` also, for each item, the position of its value among them (in this shape); with
     `return_counts` also how often each comes. Every NaN is a value of its own. With `size`, exactly that many
-    values, lazily: the largest are left out, or `fill_value` added, with count 0.
+    values, lazily: the largest are left out, or `fill_value` added, with count 0. They are `sorted` in any
+    case.
 
     >>> values, counts = Tensor([3, 1, 3]).unique(return_counts=True)
     >>> values.tolist(), counts.tolist()

@@ -154,10 +154,50 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
     return counts.scatter_reduce(0, number, wide.ones_like(dtype=kind), "sum")[:bins]
 
 
+def histogram(self: Tensor, bins: int | Tensor, *, range: Sequence[float] | None = None,
+              weight: Tensor | None = None, density: bool = False) -> tuple[Tensor, Tensor]:
+    """(how many items are between each two edges, the edges): `bins` are the edges, rising, or how many parts
+    of one size there are between the ends of `range`: of all items unless given. The last part has its end,
+    too. Items count as `weight` says; `density`: divided by their sum and by the parts' sizes.
+
+    >>> Tensor([1.0, 2.0, 1.0]).histogram(4, range=(0.0, 3.0))[0].tolist()
+    [0.0, 2.0, 1.0, 0.0]
+    """
+    x = self.flatten().detach()
+    x = x if x.dtype.is_float else x.cast(dtypes.default_float)
+    if weight is not None and weight.shape != self.shape:
+        raise ValueError(f"histogram takes a weight for each item of {self.shape}, got {weight.shape}")
+    if isinstance(bins, type(self)):
+        if bins.ndim != 1 or range is not None:
+            raise ValueError(f"histogram takes edges in one row, and no range beside them, got {bins.shape}")
+        edges = bins.cast(x.dtype)
+    else:
+        edges = _even_edges(x, int(bins), range)
+    last = edges.shape[0] - 1
+    place = searchsorted(edges, x, right=True) - 1
+    place = (x == edges[-1]).where(last - 1, place)
+    place = ((place < 0) | (x > edges[-1]) | x.isnan()).where(last, place)  # which is left away
+    counts = type(self).zeros(last + 1, dtype=x.dtype, device=self.device, requires_grad=False)
+    each = x.ones_like() if weight is None else weight.flatten().cast(x.dtype)
+    counts = counts.scatter_reduce(0, place, each, "sum")[:last]
+    return (counts / counts.sum() / edges.diff() if density else counts), edges
+
+
+def _even_edges(x: Tensor, bins: int, ends: Sequence[float] | None) -> Tensor:
+    if bins < 1 or (ends is not None and (len(ends) != 2 or ends[0] > ends[1])):
+        raise ValueError(f"histogram takes bins >= 1 and a range (low, high), got {bins} and {ends}")
+    low, high = (x.full_like(end)[:1] if x.numel() else x.new_full((1,), end) for end in ends) if ends else (
+        (x.min(), x.max()) if x.numel() else (x.new_full((1,), 0.0), x.new_full((1,), 1.0)))
+    is_point = low == high
+    low, high = is_point.where(low - 0.5, low), is_point.where(high + 0.5, high)
+    part = type(x).arange(bins + 1, device=x.device).cast(x.dtype) / bins
+    return (part == 1).where(high, low + (high - low) * part)
+
+
 def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | None = None,
-                 sorter: Tensor | None = None, dtype: DType = dtypes.int32) -> Tensor:
+                 sorter: Tensor | None = None, dtype: DType = dtypes.int32, out_int32: bool = True) -> Tensor:
     """How many items of the last axis, sorted, are below each value; `right` (or side="right"): not above.
-    `sorter` has the positions that sort the items.
+    `sorter` has the positions that sort the items. Numbers are of `dtype`, whatever `out_int32` is.
 
     >>> Tensor([1, 3, 5]).searchsorted(Tensor([3, 6])).tolist()
     [1, 3]
@@ -179,21 +219,23 @@ def searchsorted(self: Tensor, values: Any, *, right: bool = False, side: str | 
     return bisect(sequence.shape[-1], wanted.zeros_like(dtype=dtypes.int32), goes_on).cast(dtype)
 
 
-def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False) -> Tensor:
+def bucketize(self: Tensor, boundaries: Tensor, *, right: bool = False, out_int32: bool = True) -> Tensor:
     """Between which boundaries, sorted, each item is: `boundaries.searchsorted(self, right=right)`."""
     return searchsorted(boundaries, self, right=right)
 
 
-def isin(self: Tensor, test_elements: Tensor) -> Tensor:
-    """Whether each item is among those of another tensor: compared with each of a few, looked up by bisection
-    in many.
+def isin(self: Tensor, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    """Whether each item is among those of another tensor, or is not (`invert`): compared with each of a few,
+    looked up by bisection in many, unique or not (`assume_unique`).
     """
     elements = test_elements.flatten()
     if elements.shape[0] <= FEW_ELEMENTS:
-        return (self.unsqueeze(-1) == elements).any(-1)
-    rising = elements.sort()[0]
-    place = searchsorted(rising, self).minimum(elements.shape[0] - 1)
-    return rising[place] == self
+        found = (self.unsqueeze(-1) == elements).any(-1)
+    else:
+        rising = elements.sort()[0]
+        place = searchsorted(rising, self).minimum(elements.shape[0] - 1)
+        found = rising[place] == self
+    return ~found if invert else found
 
 
 def cov(self: Tensor, *, correction: float = 1, fweights: Tensor | None = None,

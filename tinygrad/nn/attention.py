@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import tinygrad.nn.functional as F
 from tinygrad.nn.function_layers import Dropout
-from tinygrad.nn.init import xavier_uniform_
+from tinygrad.nn.init import xavier_normal_, xavier_uniform_
 from tinygrad.nn.layers import LayerNorm, Linear
 from tinygrad.nn.state import get_parameters
 from tinygrad.tensor import Tensor
@@ -36,7 +36,8 @@ class MultiheadAttention:
     sequence. `key_padding_mask` (N, S) and `attn_mask` (L, S) or (N * num_heads, L, S) hide keys. Returns the
     result (L, N, E), and the weights (N, L, S), means over the heads, or (N, num_heads, L, S) without
     `average_attn_weights`, or None without `need_weights`; weights that nobody uses are not computed. Dropout
-    is of weights, while `Tensor.training`.
+    is of weights, while `Tensor.training`. Keys and values may have `kdim` and `vdim` features. `add_bias_kv`
+    adds a key and a value that are parameters, `add_zero_attn` one of zeros, which nothing hides.
 
     >>> x = Tensor.ones(2, 3, 8)
     >>> result, weights = nn.MultiheadAttention(8, 2, batch_first=True)(x, x, x)
@@ -44,8 +45,9 @@ class MultiheadAttention:
     ((2, 3, 8), (2, 3, 3))
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, *,
-                 batch_first: bool = False) -> None:
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
+                 add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
+                 vdim: int | None = None, batch_first: bool = False) -> None:
         if embed_dim % num_heads:
             raise ValueError(f"MultiheadAttention takes embed_dim divisible by num_heads, got {embed_dim} "
                              f"and {num_heads}")
@@ -53,21 +55,30 @@ class MultiheadAttention:
         self.num_heads = num_heads
         self.dropout = dropout
         self.batch_first = batch_first
-        bound = math.sqrt(6 / (4 * embed_dim))
-        self.in_proj_weight = Tensor.uniform(3 * embed_dim, embed_dim, low=-bound, high=bound)
+        self.kdim, self.vdim = (embed_dim if size is None else size for size in (kdim, vdim))
+        if self.kdim == self.vdim == embed_dim:
+            self.in_proj_weight = xavier_uniform_(Tensor.empty(3 * embed_dim, embed_dim))
+        else:
+            self.q_proj_weight, self.k_proj_weight, self.v_proj_weight = (
+                xavier_uniform_(Tensor.empty(embed_dim, size)) for size in (embed_dim, self.kdim, self.vdim))
         self.in_proj_bias = Tensor.zeros(3 * embed_dim) if bias else None
         self.out_proj = Linear(embed_dim, embed_dim, bias)
         if bias:
             self.out_proj.bias = Tensor.zeros(embed_dim)
+        self.bias_k, self.bias_v = (xavier_normal_(Tensor.empty(1, 1, embed_dim)) if add_bias_kv else None
+                                    for _ in range(2))
+        self.add_zero_attn = add_zero_attn
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
                  need_weights: bool = True, attn_mask: Tensor | None = None,
                  average_attn_weights: bool = True, is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
         is_batch = query.ndim == 3
-        if any(x.ndim != query.ndim or x.ndim not in (2, 3) or x.shape[-1] != self.embed_dim
-               for x in (query, key, value)):
-            raise ValueError(f"MultiheadAttention takes query, key and value (L, N, {self.embed_dim}) or (L, "
-                             f"{self.embed_dim}), got {query.shape}, {key.shape} and {value.shape}")
+        sizes = (self.embed_dim, self.kdim, self.vdim)
+        if any(x.ndim != query.ndim or x.ndim not in (2, 3) or x.shape[-1] != size
+               for x, size in zip((query, key, value), sizes, strict=True)):
+            features = f"{sizes[0]}" if len(set(sizes)) == 1 else f"{sizes[0]}, {sizes[1]} and {sizes[2]}"
+            raise ValueError(f"MultiheadAttention takes query, key and value (L, N, {features}) or (L, "
+                             f"{features}), got {query.shape}, {key.shape} and {value.shape}")
         if is_causal and attn_mask is None:
             raise ValueError("MultiheadAttention takes is_causal=True with the attn_mask that is causal")
         if not is_batch:
@@ -76,7 +87,9 @@ class MultiheadAttention:
         elif not self.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         q, k, v = (self._heads(x, i) for i, x in enumerate((query, key, value)))
+        k, v, added = self._with_more_keys(k, v)
         mask = self._mask(q, attn_mask, key_padding_mask)
+        mask = mask if mask is None else mask.pad((0, added))
         weights = None
         if need_weights:
             scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.transpose(-2, -1)
@@ -97,8 +110,25 @@ class MultiheadAttention:
         """The queries, keys or values (N, num_heads, L, items of a head)."""
         rows = slice(part * self.embed_dim, (part + 1) * self.embed_dim)
         bias = None if self.in_proj_bias is None else self.in_proj_bias[rows]
-        projected = F.linear(x, self.in_proj_weight[rows], bias)
+        weight = self.in_proj_weight[rows] if self.kdim == self.vdim == self.embed_dim else (
+            self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)[part]
+        return self._divided(F.linear(x, weight, bias))
+
+    def _divided(self, projected: Tensor) -> Tensor:
+        """(N, L, E) as (N, num_heads, L, items of a head)."""
         return projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def _with_more_keys(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Keys and values with those that nothing is computed for, and how many these are."""
+        added = 0
+        if self.bias_k is not None and self.bias_v is not None:
+            k, v = (x.cat(self._divided(bias).expand(x.shape[0], -1, -1, -1), dim=2)
+                    for x, bias in ((k, self.bias_k), (v, self.bias_v)))
+            added += 1
+        if self.add_zero_attn:
+            k, v = (x.pad((None, None, (0, 1), None)) for x in (k, v))
+            added += 1
+        return k, v, added
 
     def _mask(self, q: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None) -> Tensor | None:
         """Both masks in one, which broadcasts to (N, num_heads, L, S)."""

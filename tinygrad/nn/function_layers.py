@@ -66,6 +66,16 @@ def _softmax_of_channels(x: Tensor) -> Tensor:
     return x.softmax(-3)
 
 
+def _nearest(x: Tensor, size: int | Sequence[int] | None = None,
+             scale_factor: float | Sequence[float] | None = None) -> Tensor:
+    return F.interpolate(x, size, scale_factor, "nearest")
+
+
+def _bilinear(x: Tensor, size: int | Sequence[int] | None = None,
+              scale_factor: float | Sequence[float] | None = None) -> Tensor:
+    return F.interpolate(x, size, scale_factor, "bilinear", align_corners=True)
+
+
 def _flatten(x: Tensor, start_dim: int = 1, end_dim: int = -1) -> Tensor:
     return x.flatten(start_dim, end_dim)
 
@@ -130,10 +140,12 @@ AvgPool1d = _layer("AvgPool1d", F.avg_pool1d)
 AvgPool2d = _layer("AvgPool2d", F.avg_pool2d)
 AvgPool3d = _layer("AvgPool3d", F.avg_pool3d)
 ChannelShuffle = _layer("ChannelShuffle", F.channel_shuffle)
+AlphaDropout = _layer("AlphaDropout", _in_mode(F.alpha_dropout))
 Dropout = _layer("Dropout", _in_mode(F.dropout))
 Dropout1d = _layer("Dropout1d", _in_mode(F.dropout1d))
 Dropout2d = _layer("Dropout2d", _in_mode(F.dropout2d))
 Dropout3d = _layer("Dropout3d", _in_mode(F.dropout3d))
+FeatureAlphaDropout = _layer("FeatureAlphaDropout", _in_mode(F.feature_alpha_dropout))
 Flatten = _layer("Flatten", _flatten, doc="`Tensor.flatten` as a layer, from axis 1 on.")
 Fold = _layer("Fold", F.fold)
 LPPool1d = _layer("LPPool1d", F.lp_pool1d)
@@ -152,6 +164,9 @@ PixelUnshuffle = _layer("PixelUnshuffle", F.pixel_unshuffle)
 Unflatten = _layer("Unflatten", _unflatten, doc="`Tensor.unflatten` as a layer.")
 Unfold = _layer("Unfold", F.unfold)
 Upsample = _layer("Upsample", F.interpolate)
+UpsamplingNearest2d = _layer("UpsamplingNearest2d", _nearest, doc="`Upsample`, by the nearest item.")
+UpsamplingBilinear2d = _layer("UpsamplingBilinear2d", _bilinear,
+                              doc="`Upsample` along lines between corners that stay where they are.")
 ConstantPad1d, ConstantPad2d, ConstantPad3d = (
     _layer(f"ConstantPad{n}d", _constant_padding(n), doc=PADDING) for n in (1, 2, 3))
 ZeroPad1d, ZeroPad2d, ZeroPad3d = (
@@ -202,6 +217,7 @@ __all__ = [
     "AdaptiveMaxPool1d",
     "AdaptiveMaxPool2d",
     "AdaptiveMaxPool3d",
+    "AlphaDropout",
     "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
@@ -222,6 +238,7 @@ __all__ = [
     "Dropout1d",
     "Dropout2d",
     "Dropout3d",
+    "FeatureAlphaDropout",
     "Flatten",
     "Fold",
     "GaussianNLLLoss",
@@ -284,6 +301,8 @@ __all__ = [
     "Unflatten",
     "Unfold",
     "Upsample",
+    "UpsamplingBilinear2d",
+    "UpsamplingNearest2d",
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",

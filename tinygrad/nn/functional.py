@@ -190,6 +190,37 @@ def _channel_dropout(lead: Callable[[Tensor], int]) -> Callable[..., Tensor]:
     return function
 
 
+SELU_AT_MINUS_INFINITY = -1.7580993408473766
+
+
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """Items of probability `p` as `selu` has them at minus infinity, and all scaled and moved so that mean
+    and variance of what is normally distributed stay (Klambauer and others, 2017)."""
+    return _alpha_dropped(input, p, training, inplace, input.shape)
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+                          ) -> Tensor:
+    """`alpha_dropout` of whole channels: (N, channels, ...)."""
+    if input.ndim < 2:
+        raise ValueError(f"feature_alpha_dropout takes an input (N, channels, ...), got {input.shape}")
+    return _alpha_dropped(input, p, training, inplace, (*input.shape[:2], *(1,) * (input.ndim - 2)))
+
+
+def _alpha_dropped(input: Tensor, p: float, training: bool, inplace: bool, shape: Sequence[int]) -> Tensor:
+    if not 0 <= p <= 1:
+        raise ValueError(f"alpha_dropout takes a probability p from 0 to 1, got {p}")
+    if not training or p == 0:
+        return input
+    if p == 1:
+        return _result(input, input * 0, inplace)
+    low = SELU_AT_MINUS_INFINITY
+    scale = ((low * low * p + 1) * (1 - p)) ** -0.5
+    is_kept = Tensor.rand(*shape, device=input.device, requires_grad=False) >= p
+    found = is_kept.where(input * scale, low * scale) - low * scale * p
+    return _result(input, found.cast(input.dtype), inplace)
+
+
 dropout1d = _channel_dropout(lambda x: x.ndim - 1)
 dropout2d = _channel_dropout(lambda x: 2)
 dropout3d = _channel_dropout(lambda x: x.ndim - 3)

@@ -73,6 +73,14 @@ class LRScheduler:
     def _factor(self, t: int) -> float:
         raise NotImplementedError(f"{type(self).__name__} has no rule")
 
+    def _chained(self, rate: float, t: int) -> float:
+        """What step `t` makes of a rate that other schedules move too: of a multiple of the first one, the
+        same multiple; of what sets the rate, that."""
+        if type(self)._rate is not LRScheduler._rate:
+            return self._rate(t)
+        before = self._factor(t - 1) if t > 0 else 1.0
+        return rate * self._factor(t) / before if before else rate
+
 
 class LambdaLR(LRScheduler):
     """Times `lr_lambda(steps)`."""
@@ -84,6 +92,9 @@ class LambdaLR(LRScheduler):
     def _factor(self, t: int) -> float:
         return self.lr_lambda(t)
 
+    def _chained(self, rate: float, t: int) -> float:
+        return self._rate(t)
+
 
 class MultiplicativeLR(LRScheduler):
     """Times `lr_lambda(steps)` of every step so far."""
@@ -94,6 +105,9 @@ class MultiplicativeLR(LRScheduler):
 
     def _rate(self, t: int) -> float:
         return self._last_lr * self.lr_lambda(t) if t > 0 else self.base_lr
+
+    def _chained(self, rate: float, t: int) -> float:
+        return rate * self.lr_lambda(t) if t > 0 else rate
 
 
 class StepLR(LRScheduler):
@@ -189,6 +203,14 @@ class CosineAnnealingLR(LRScheduler):
 
     def _rate(self, t: int) -> float:
         return self.eta_min + (self.base_lr - self.eta_min) * (1 + math.cos(math.pi * t / self.T_max)) / 2
+
+    def _chained(self, rate: float, t: int) -> float:
+        if t == 0:
+            return rate
+        before, now = (1 + math.cos(math.pi * step / self.T_max) for step in (t - 1, t))
+        if (t - 1 - self.T_max) % (2 * self.T_max) == 0:  # the step before was the lowest
+            return rate + (self.base_lr - self.eta_min) * now / 2
+        return self.eta_min + (rate - self.eta_min) * now / before
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -325,6 +347,43 @@ class SequentialLR:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there."""
         self.last_epoch, self._last_lr = state_dict["last_epoch"], state_dict["_last_lr"]
+        for scheduler, state in zip(self.schedulers, state_dict["schedulers"], strict=True):
+            scheduler.load_state_dict(state)
+
+
+class ChainedScheduler:
+    """All schedulers at each step, each of which goes on from the rate that the one before it left: what
+    moves it by factors moves it by the product of them. They are made before, of one optimizer."""
+
+    def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
+        first = schedulers[0].optimizer if schedulers else None
+        if first is None or any(s.optimizer is not (optimizer or first) for s in schedulers):
+            raise ValueError("ChainedScheduler takes schedulers, one at least, of one optimizer")
+        self.optimizer, self.schedulers = first, list(schedulers)
+        self._last_lr = schedulers[0].base_lr
+        self._move(0)
+
+    def _move(self, steps: int) -> None:
+        for scheduler in self.schedulers:
+            scheduler.last_epoch += steps
+            self._last_lr = scheduler._last_lr = scheduler._chained(self._last_lr, scheduler.last_epoch)
+        self.optimizer.lr = self._last_lr
+
+    def step(self) -> None:
+        """The next rate."""
+        _refuse_under_jit(self)
+        self._move(1)
+
+    get_last_lr = LRScheduler.get_last_lr
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` takes: the states of all schedulers."""
+        return {"_last_lr": self._last_lr, "schedulers": [s.state_dict() for s in self.schedulers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._last_lr = state_dict["_last_lr"]
+        self.optimizer.lr = self._last_lr
         for scheduler, state in zip(self.schedulers, state_dict["schedulers"], strict=True):
             scheduler.load_state_dict(state)
 

@@ -57,6 +57,8 @@ def _collect(obj: Any, path: str, tensor_type: type, found: dict[str, Any], pare
         return
     if any(p is obj for p in parents):
         return  # a cycle: an object that holds its owner
+    if getattr(type(obj), "has_no_parameters_yet", False):
+        raise ValueError(f"{type(obj).__name__} has no parameters before its first call; call the model once")
     for name, item in _children(obj):
         _collect(item, f"{path}.{name}" if path else name, tensor_type, found, [*parents, obj])
 

@@ -24,8 +24,9 @@ MOST_PRINTED_BYTES = 1 << 20
 """What is copied from a device to print some of it."""
 
 
-def numpy(self: Tensor) -> np.ndarray[Any, Any]:
-    """The values as a new NumPy array (bfloat16 and fp8 as ml_dtypes' types)."""
+def numpy(self: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
+    """The values as a new NumPy array (bfloat16 and fp8 as ml_dtypes' types), wherever they are and whatever
+    gradients flow there: nothing has to be forced."""
     constant, shape = constant_value(self._result), shape_value(self.shape)
     if constant is not None or prod(shape) == 0:
         return np.full(shape, 0 if constant is None else constant, self.dtype.numpy)

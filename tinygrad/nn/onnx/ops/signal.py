@@ -5,43 +5,23 @@ import math
 
 import numpy as np
 
-from tinygrad.dtype import dtypes
+from tinygrad.dtype import accumulate_dtype
+from tinygrad.functional.fourier import fitted, real_of_half, transformed
+from tinygrad.functional.signals import cosines
 from tinygrad.nn.onnx.registry import op
-from tinygrad.nn.onnx.values import Array, element_type, tensor_type
+from tinygrad.nn.onnx.values import Array, element_type
 from tinygrad.tensor import Tensor
-
-
-def _waves(rows: int, columns: int, period: int, x: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin of 2 pi * row * column / period: looked up in one turn of them, by the product modulo the
-    period."""
-    turn = 2 * math.pi * np.arange(period) / period
-    wide = dtypes.int32 if rows * columns < 1 << 31 else dtypes.int64
-    row = Tensor.arange(rows, dtype=wide, device=x.device).unsqueeze(1)
-    place = (row * Tensor.arange(columns, dtype=wide, device=x.device)) % period
-    cos, sin = (Tensor(f(turn), x.device, dtype=x.dtype, requires_grad=False) for f in (np.cos, np.sin))
-    return cos[place], sin[place]
 
 
 def fourier(x: Tensor, length: int, inverse: bool, onesided: bool) -> Tensor:
     """The transform of the last axis but one of (..., n, 1 or 2), real and imaginary parts along the last."""
-    x = x.shrink_to(*[None] * (x.ndim - 2), min(length, x.shape[-2]), None)
-    if onesided and inverse:  # of the half that real signals have: the other half mirrors it
-        half = x.pad([*[(0, 0)] * (x.ndim - 2), (0, max(0, length // 2 + 1 - x.shape[-2])), (0, 0)])
-        half = half.shrink_to(*[None] * (x.ndim - 2), length // 2 + 1, None)
-        mirrored = half[..., 1:(length + 1) // 2, :].flip(-2) * Tensor([1.0, -1.0], x.device, dtype=x.dtype,
-                                                                      requires_grad=False)
-        x = half.cat(mirrored, dim=-2)
+    parts = x.transpose(-1, -2).cast(accumulate_dtype(x.dtype))
+    if onesided and inverse:  # of the half that real signals have
+        made = real_of_half(parts, length, inverse)
     else:
-        x = x.pad([*[(0, 0)] * (x.ndim - 2), (0, length - x.shape[-2]), (0, 0)])
-    outs = length // 2 + 1 if onesided and not inverse else length
-    cos, sin = _waves(length, outs, length, x)
-    sin = sin if inverse else -sin
-    real, imaginary = x[..., 0], x[..., 1] if x.shape[-1] == 2 else None
-    parts = [real @ cos, real @ sin]
-    if imaginary is not None:
-        parts = [parts[0] - imaginary @ sin, parts[1] + imaginary @ cos]
-    made = parts[0].unsqueeze(-1) if onesided and inverse else parts[0].stack(parts[1], dim=-1)
-    return made / length if inverse else made
+        made = transformed(fitted(parts, length), inverse, length // 2 + 1 if onesided else length)
+    made = made.transpose(-1, -2)
+    return (made / length if inverse else made).cast(x.dtype)
 
 
 def _transformed(input: Tensor, length: int | None, axis: int, inverse: int, onesided: int) -> Tensor:
@@ -87,31 +67,23 @@ def STFT(signal: Tensor, frame_step: int, window: Tensor | None = None, frame_le
     return fourier(frames, size, False, bool(onesided) and signal.shape[-1] == 1)
 
 
-def _window(size: int, periodic: int, output_datatype: int, weights: tuple[float, ...]) -> Tensor:
-    """The sum of weights * cos(2 pi k n / N), k from 0 on; `periodic` ones are one step of a longer
-    period. One item is 1, as in NumPy and SciPy, where the formula divides by zero."""
-    kind = tensor_type(element_type(output_datatype))
-    period = size if periodic else size - 1
-    if period <= 0:
-        return Tensor.ones(max(size, 0), dtype=kind, requires_grad=False)
-    steps = Tensor.arange(size).cast(dtypes.float32) * (2 * math.pi / period)
-    total = weights[0] + sum((steps * k).cos() * w for k, w in enumerate(weights[1:], 1))
-    assert isinstance(total, Tensor)
-    return total.cast(kind)
+def _window(size: int, periodic: int, output_datatype: int, weights: tuple[float, ...]) -> Array:
+    """As `cosines`; one item is 1, as in NumPy and SciPy."""
+    return cosines(max(size, 0), bool(periodic), weights).astype(element_type(output_datatype))
 
 
 @op
-def HannWindow(size: int, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+def HannWindow(size: int, *, output_datatype: int = 1, periodic: int = 1) -> Array:
     return _window(size, periodic, output_datatype, (0.5, -0.5))
 
 
 @op
-def HammingWindow(size: int, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+def HammingWindow(size: int, *, output_datatype: int = 1, periodic: int = 1) -> Array:
     return _window(size, periodic, output_datatype, (25 / 46, -21 / 46))
 
 
 @op
-def BlackmanWindow(size: int, *, output_datatype: int = 1, periodic: int = 1) -> Tensor:
+def BlackmanWindow(size: int, *, output_datatype: int = 1, periodic: int = 1) -> Array:
     return _window(size, periodic, output_datatype, (0.42, -0.5, 0.08))
 
 
