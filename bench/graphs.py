@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 from bench.results import columns
 from tinygrad import Tensor, TinyJit, nn
+from tinygrad.graph.template import GraphTemplate
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.cache import Structure
 from tinygrad.schedule.persistent_cache import schedules
@@ -205,7 +206,7 @@ def measured(name: str, size: int) -> tuple[int, float]:
 
 @contextmanager
 def counted_nodes() -> Iterator[list[int]]:
-    """Takes note of how many nodes each schedule is made for."""
+    """Takes note of how many nodes each schedule is made for, calls being made of all of theirs."""
     counts: list[int] = []
     structure_of = schedules.structure_of
 
@@ -214,7 +215,8 @@ def counted_nodes() -> Iterator[list[int]]:
         counts.append(0 if found is None else len(found.nodes))
         return found
 
-    with patch.object(schedules, "structure_of", counted):
+    all_nodes = patch.object(GraphTemplate, "applied", lambda template, leaves, _=None: template.over(leaves))
+    with patch.object(schedules, "structure_of", counted), all_nodes:
         yield counts
 
 
