@@ -104,7 +104,7 @@ class Ops(Enum):
     value"""
     APPLY = auto()
     """what a graph template makes of its operands, until somebody looks at the nodes of that; arg: the
-    `GraphTemplate`. Only a tensor holds it"""
+    `GraphTemplate`. Only in graphs of tensors"""
     SINK = auto()
     """several results at once"""
 

@@ -2,13 +2,15 @@
 
 `GraphTemplate` holds them in numbers; `functional/graph_templates.py` says which functions have some. `over`
 makes the nodes. Often the result is all that is ever asked for (`a @ b` at a prompt, a model's prediction):
-so one node, `APPLY`, stands for all of them, also where the operands are such nodes, or views of them.
-Nothing else is made of it: whoever asks a tensor for its node (`Tensor.uop`) gets what the templates make
-(`expanded`). What a schedule depends on is in an APPLY as it is: operations computed before cost a walk over
-one node each (`schedule/cache.py`).
+so one node, `APPLY`, stands for all of them, also where the operands are such nodes, or views of them. Writes
+and gradients (`functional/gradient_templates.py`) stand above it too; whoever else asks a tensor for its node
+(`Tensor.uop`) gets what the templates make (`expanded`). What a schedule depends on is in an APPLY as it is:
+operations computed before cost a walk over one node each (`schedule/cache.py`).
 """
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 from weakref import ref
@@ -46,27 +48,29 @@ class GraphTemplate:
         """The templates of results that have nodes in common, made of the same operands."""
         numbers, constants, steps = _numbered(results, leaves)
         as_steps, count = _as_steps(steps, numbers), len(leaves)
-        below: dict[UOp, frozenset[int]] = {leaf: frozenset({numbers[leaf]}) for leaf in leaves}
+        below = {leaf: 1 << numbers[leaf] for leaf in leaves}
+        """the operands below each node, as bits"""
         for node in steps:
-            below[node] = frozenset().union(*[below[s] for s in node.src if s in below])
+            below[node] = functools.reduce(operator.or_, [below.get(source, 0) for source in node.src])
         found = []
         for result in results:
             template = object.__new__(GraphTemplate)
             template.constants, template.steps, template.operands = constants, as_steps, count
-            template.taken = tuple(sorted(below.get(result, ())))
+            taken = below.get(result, 0)
+            template.taken = tuple([i for i in range(count) if taken >> i & 1])
             movement, value = [], result
-            while value.op in _REARRANGES and value not in leaves:
+            while value.op in _REARRANGES and numbers[value] >= count:
                 movement.append(value)
                 (value,) = value.src
             template._end_at(value, movement[::-1], numbers)
-            template.is_applied &= value in below and value not in leaves
+            template.is_applied &= numbers[value] >= count and value in below
             found.append(template)
         return found
 
     def _end_at(self, value: UOp, movement: Sequence[UOp], numbers: dict[UOp, int]) -> None:
         """Take note of which node the result is, with the movement on top of it."""
         self.movement = [(n.op, n.arg, (n.shape, n.device, n.flags)) for n in movement]
-        self.number = numbers.get(value, 0)
+        self.number = numbers[value]
         self.kind = value.op, value.dtype, (value.shape, value.device, value.flags)
         is_to_keep = value.flags & (COSTLY | READS) == COSTLY  # see `tensor/keeping.py`
         self.is_applied = value.op not in Family.MOVEMENT and value.device is not None and not is_to_keep
@@ -137,8 +141,8 @@ def _numbered(results: Sequence[UOp], leaves: Sequence[UOp]
     numbers = {node: i for i, node in reversed(list(enumerate(leaves)))}
     made: dict[UOp, None] = dict.fromkeys(leaves)
     constants: list[UOp] = []
-    for node in UOp.sink(results).toposort(stop=numbers.__contains__) if len(results) > 1 else \
-            results[0].toposort(stop=numbers.__contains__):
+    root = results[0] if len(results) == 1 else UOp.sink(results)
+    for node in root.toposort(stop=numbers.__contains__):
         if node.op is Ops.SINK:
             continue
         if any(source in made for source in node.src):
