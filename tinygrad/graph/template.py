@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from weakref import ref
 
 from tinygrad.dtype import DType
-from tinygrad.graph.node_flags import APPLIED, COSTLY, READS
+from tinygrad.graph.node_flags import APPLIED, COSTLY, READS, WRITES
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 
@@ -164,6 +164,15 @@ def applied_of(node: UOp) -> UOp | None:
     return below if below.op is Ops.APPLY else None
 
 
+def call_alone(node: UOp) -> UOp | None:
+    """The APPLY that a node shows, where that is all there is to compute: nothing is written or kept before
+    it, and nobody has its nodes."""
+    if node.flags & (APPLIED | WRITES | COSTLY) != APPLIED:
+        return None
+    applied = applied_of(node)
+    return None if applied is None or is_expanded(applied) else applied
+
+
 def unmoved(node: UOp) -> UOp:
     """What to compute for a node that shows all items of an APPLY, or of that as a constant to gradients:
     that itself, for whoever else shows them."""
@@ -193,7 +202,7 @@ def are_of_one_call(results: Iterable[UOp]) -> None:
         node.__dict__["_of_one_call"] = [ref(other) for other in nodes]
 
 
-def with_results_of_their_calls(nodes: Sequence[UOp]) -> Sequence[UOp]:
+def with_results_of_calls(nodes: Sequence[UOp]) -> Sequence[UOp]:
     """APPLY nodes, and what else their calls gave that somebody holds and that is not computed yet: apart,
     each would compute what they have in common."""
     if not any(["_of_one_call" in node.__dict__ for node in nodes]):

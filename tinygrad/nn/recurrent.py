@@ -1,9 +1,8 @@
 """Recurrent layers: one step (`LSTMCell`, ...), and whole sequences in one call (`LSTM`, ...).
 
 Parameters have PyTorch's names, shapes and initial distributions. A sequence is unrolled: the products of all
-its steps with `weight_ih` are one, those with `weight_hh` are one a step. That is one template, so a forward
-pass does not build its graph again. A training step does, and that of a long sequence is large: two layers of
-100 steps take 8 s the first time, and then 1 s (Zen 4). Such training belongs under `TinyJit`.
+its steps with `weight_ih` are one, those with `weight_hh` are one a step. That is one template, and so are its
+gradients: a step is not built again. The first one of a long sequence takes seconds, to compile its kernels.
 """
 from __future__ import annotations
 

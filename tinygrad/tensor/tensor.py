@@ -38,7 +38,7 @@ from tinygrad.graph.node_flags import APPLIED, COSTLY, LEAF, MEMORY, WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Cut, Devices, Placement, Sharding
 from tinygrad.graph.sizes import Size, largest_shape
-from tinygrad.graph.template import calls_to_compute, expanded, is_expanded, with_results_of_their_calls
+from tinygrad.graph.template import call_alone, calls_to_compute, expanded, is_expanded, with_results_of_calls
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.graph.writes import with_writes
 from tinygrad.helpers import engine_lock, exclusive, prod
@@ -403,6 +403,10 @@ class Tensor(Methods):
         """
         with engine_lock:
             LOOKS.count()
+            calls = [node for t in (self, *others) if (node := call_alone(t._uop)) is not None]
+            if len(calls) > len(others) and Capture.active is None:
+                realize_uops(with_results_of_calls(calls), notes_of([self, *others], ()))
+                return self
             tensors = [t for t in (self, *others) if not is_unknown(t._result)]
             flags = flags_of(tensors)
             by_calls = bool(flags & APPLIED) and Capture.active is None
@@ -419,14 +423,13 @@ class Tensor(Methods):
                 keep_values([t for t in tensors if not t._is_realized])
             lazy: Sequence[UOp] = placed([t for t in tensors if not t._is_realized])
             if by_calls:
-                lazy = with_results_of_their_calls(calls_to_compute(lazy))
+                lazy = with_results_of_calls(calls_to_compute(lazy))
             realize_uops(with_writes(lazy, writes) if writes else lazy, notes_of(tensors, writes))
         return self
 
     @staticmethod
     def _with_nodes(tensors: Sequence[Tensor]) -> int:
-        """Let these tensors, and what is computed with them, stand for all nodes of calls; returns their
-        flags."""
+        """Let these tensors, and what is computed with them, stand for all nodes of calls. Returns flags."""
         with_nodes(tensors)
         flags = flags_of(tensors)
         if flags & (WRITES | COSTLY):
