@@ -45,6 +45,18 @@ def lstm(x: Any, labels: Any, enter: Any, stay: Any, bias: Any, out: Any) -> Any
     return cross_entropy(h @ out, labels)
 
 
+def updated(updates: Any, loss_now: Callable[[], Any]) -> Step:
+    """A step of either library's optimizer, which reads the loss."""
+    def step() -> Any:
+        updates.zero_grad()
+        loss = loss_now()
+        loss.backward()
+        updates.step()
+        return np.float32(loss.item())
+
+    return step
+
+
 def step_of(name: str, loss_of: Callable[..., Any], data: tuple[int, ...], classes: int, weights: Shapes
             ) -> Workload:
     """A step of Adam on weights of these shapes, by a loss as both libraries take it."""
@@ -60,15 +72,7 @@ def step_of(name: str, loss_of: Callable[..., Any], data: tuple[int, ...], class
         x, y = (Tensor(array, requires_grad=False).realize() for array in (inputs, labels))
         parameters = [Tensor(array, requires_grad=True).realize() for array in begun]
         updates = Adam(parameters, lr=1e-3)
-
-        def step() -> Any:
-            updates.zero_grad()
-            loss = loss_of(x, y, *parameters)
-            loss.backward()
-            updates.step()
-            return np.float32(loss.item())
-
-        return step
+        return updated(updates, lambda: loss_of(x, y, *parameters))
 
     def theirs() -> Step:
         import torch
@@ -76,15 +80,7 @@ def step_of(name: str, loss_of: Callable[..., Any], data: tuple[int, ...], class
         x, y = torch.from_numpy(inputs), torch.from_numpy(labels)
         parameters = [torch.from_numpy(array.copy()).requires_grad_() for array in begun]
         updates = torch.optim.Adam(parameters, lr=1e-3)
-
-        def step() -> Any:
-            updates.zero_grad()
-            loss = loss_of(x, y, *parameters)
-            loss.backward()
-            updates.step()
-            return np.float32(loss.item())
-
-        return step
+        return updated(updates, lambda: loss_of(x, y, *parameters))
 
     return Workload(f"{name}, Adam step, no JIT", 1.0, 1.0, 1.0, {**both_tinygrads(ours), "torch": theirs})
 

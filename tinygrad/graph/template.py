@@ -227,17 +227,16 @@ def _known(node: UOp) -> UOp | None:
     return None if result is None else _in_memory(result, node)
 
 
-def view_of_nodes(applied: UOp) -> UOp | None:
-    """What holds the value of the nodes that an APPLY stands for, if somebody asked for them and they were
+def view_of_nodes(node: UOp) -> UOp | None:
+    """What holds the value of the nodes that a node stands for, if somebody asked for them and they were
     computed."""
-    nodes = known_nodes(applied)
+    nodes = known_nodes(node)
     return None if nodes is None or nodes.computed_into is None else nodes.realized_view
 
 
 def is_known_by_nodes(node: UOp) -> bool:
     """Whether the nodes that a node stands for were computed: if so, it is in that memory too."""
-    known = known_nodes(node)
-    view = None if known is None or known.computed_into is None else known.realized_view
+    view = view_of_nodes(node)
     if view is None:
         return False
     if node.computed_into is not view:

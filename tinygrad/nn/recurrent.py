@@ -1,8 +1,9 @@
 """Recurrent layers: one step (`LSTMCell`, ...), and whole sequences in one call (`LSTM`, ...).
 
 Parameters have PyTorch's names, shapes and initial distributions. A sequence is unrolled: the products of all
-its steps with `weight_ih` are one, those with `weight_hh` are one a step. That is one template, and so are its
-gradients: a step is not built again. The first one of a long sequence takes seconds, to compile its kernels.
+its steps with `weight_ih` are one, those with `weight_hh` are one a step. That is one template, and so are
+its gradients: a step is not built again. The first one of a long sequence takes seconds, to compile its
+kernels.
 """
 from __future__ import annotations
 
