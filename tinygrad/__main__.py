@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from textwrap import shorten
 
 import numpy as np
 
 from tinygrad.device import CompiledDevice, Device
+from tinygrad.frozen import frozen
 from tinygrad.jit import TinyJit
 from tinygrad.tensor import Tensor
 
@@ -32,7 +33,7 @@ MOST_REASON = 500
 """Characters of the reason why a device cannot be used: a compiler's may go on with a whole kernel."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Rates:
     """What kernels of the library reach on a device: a lower bound of what it can do."""
 
@@ -74,7 +75,7 @@ def rate(device: CompiledDevice, compute: Callable[[Tensor], Tensor], work: int)
     return best
 
 
-@dataclass(frozen=True)
+@frozen
 class Row:
     """What the table says of a kind of device."""
 

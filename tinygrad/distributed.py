@@ -15,9 +15,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from tinygrad.device import Device
+from tinygrad.frozen import frozen
 from tinygrad.functional.mesh import Mesh
 from tinygrad.runtime import rank as ranks
 from tinygrad.runtime.rank_exchange import KIND, name_of
@@ -27,7 +27,7 @@ SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
 """What the environment of a process that Open MPI, MPICH or SLURM started has."""
 
 
-@dataclass(frozen=True)
+@frozen
 class World:
     """The processes of a program."""
 

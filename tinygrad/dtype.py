@@ -13,18 +13,18 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import ml_dtypes
 import numpy as np
 
+from tinygrad.frozen import frozen
 from tinygrad.helpers import AttributeSetting, find_elsewhere
 
 DTypeKind = Literal["bool", "int", "uint", "float"]
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class DType:
     """One number type: its name, kind, width in bytes of one lane, and number of lanes."""
 

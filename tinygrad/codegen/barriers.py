@@ -8,18 +8,18 @@ once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
 BARRIER = UOp.new(Ops.BARRIER, dtypes.index)
 
 
-@dataclass(frozen=True)
+@frozen
 class Touched:
     """The shared memory that statements load, and what they store."""
 

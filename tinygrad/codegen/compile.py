@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tinygrad import observer
@@ -26,6 +25,7 @@ from tinygrad.codegen.opt.choose import choose_plan, explain_plan
 from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.program import compile_source, linear_program, load_program, write_program
 from tinygrad.device import Device
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_graph, format_nest, format_program
 from tinygrad.graph.spec import check_graph
@@ -36,7 +36,7 @@ Bound = TypeVar("Bound", bound=tuple[Any, ...])
 """A variable: its name first, then its source and its value, or their numbers."""
 
 
-@dataclass(frozen=True)
+@frozen
 class CompiledKernel:
     """A kernel ready to run."""
 
@@ -157,7 +157,7 @@ def compile_kernels(wanted: Iterable[tuple[UOp, str]]) -> None:
         sys.setswitchinterval(interval)
 
 
-@dataclass(frozen=True)
+@frozen
 class Stages:
     """Every form of one kernel on its way to the device."""
 

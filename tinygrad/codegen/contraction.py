@@ -6,14 +6,13 @@ loop nest. Out: a `Contraction`, its operands and the ranges that only one of th
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tinygrad.dtype import DType
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 
 
-@dataclass(frozen=True)
+@frozen
 class Contraction:
     """A REDUCE of a product: its operands, the ranges that only one of them changes with, for each."""
 

@@ -5,7 +5,6 @@ In: a loop nest before its plan, so that the count is that of the computation. O
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from tinygrad.codegen.prefix_sum import prefix_sums
@@ -13,6 +12,7 @@ from tinygrad.codegen.ranges import iterations, running_in
 from tinygrad.codegen.segment_sum import segment_sums
 from tinygrad.device.host import seconds_of
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import GlobalCounters
@@ -21,7 +21,7 @@ OPERATIONS = {Ops.MULACC: 2, Ops.THREEFRY: 56}
 """What an operation counts for, where that is not 1."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Estimate:
     """Floating-point operations of a kernel, and the bytes of the memory it touches."""
 

@@ -14,10 +14,10 @@ threads run through the same loops and reach the same barriers, and only what th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from tinygrad.codegen.ranges import ZERO, closing, is_block_range, iterations, of_kind, running_in
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, all_of
 from tinygrad.graph.uop import UOp
@@ -33,7 +33,7 @@ Rank = Callable[[UOp], tuple[bool, int, int, int]]
 """What sorts ranges, those first that become the fastest digits."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Digits:
     """Ranges that belong together as the digits of a number, from the fastest to the slowest. What is left of
     the number between `fast` and `slow` is read in as many ways as there are `inner` ones."""

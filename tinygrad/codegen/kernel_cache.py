@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tinygrad import observer
 from tinygrad.codegen.cost import Estimate
 from tinygrad.device import Device
+from tinygrad.frozen import frozen
 from tinygrad.graph.portable import NotPortable, text_of
 from tinygrad.graph.records import decode, encode
 from tinygrad.graph.uop import UOp
@@ -33,7 +33,7 @@ SOURCES = ("dtype.py", "device", "graph", "shape", "schedule", "codegen", "rende
 """The part of this package that decides what a kernel or a schedule is."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Written:
     """A kernel as source, and what is known of it beside."""
 

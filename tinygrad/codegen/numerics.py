@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from tinygrad.codegen.transcendental import WIDE_FORMATS, two_sum
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
 from tinygrad.graph.uop import UOp
@@ -27,7 +27,7 @@ from tinygrad.renderer import Native
 from tinygrad.renderer.machine import NARROW_FLOATS
 
 
-@dataclass(frozen=True)
+@frozen
 class NarrowFormat:
     """How a narrow float lies in memory, but for bfloat16, which is the upper half of a float32."""
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
+from tinygrad.frozen import frozen
 from tinygrad.graph.elementary import argument_of_exponential
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
@@ -24,7 +24,7 @@ MOST_IN_PLACE = 4
 twelve and more, a third of the kernel's text, beside hundreds of products that run for each of them."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Region:
     """Elementwise nodes that make `result` of `given` and constants, and that nothing else uses."""
 

@@ -9,10 +9,10 @@ is computed on its way into shared memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tinygrad.codegen.barriers import BARRIER, statements_of, touched_by
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.passes import graph_pass
 from tinygrad.graph.uop import UOp
@@ -58,7 +58,7 @@ def tiles_of(tile_bytes: int, all_bytes: int, machine: Machine) -> int:
 # --- finding the loop ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class _TileLoop:
     """A loop's RANGE, the statements that fill shared memory, and the others."""
 

@@ -7,16 +7,15 @@ them so.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tinygrad.codegen.predicate import mask_of, reduce_identity
 from tinygrad.codegen.ranges import ZERO, fresh_identity, is_plain
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import TRUE, all_of, conjuncts, is_index_less, linear_terms
 from tinygrad.graph.uop import UOp
 
 
-@dataclass(frozen=True)
+@frozen
 class PrefixSum:
     """A REDUCE of all items up to an iteration of `loop`, and the item that this iteration adds."""
 

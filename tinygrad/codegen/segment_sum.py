@@ -9,16 +9,16 @@ name of the operation that made them; `opt/scatter_add.py` interchanges their lo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tinygrad.codegen.collapse import folded, masked, solved_for
 from tinygrad.codegen.ranges import is_plain
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import conjuncts
 from tinygrad.graph.uop import UOp
 
 
-@dataclass(frozen=True)
+@frozen
 class Addend:
     """What counts for one iteration of a loop, its segment: `value` where `condition` holds."""
 
@@ -28,7 +28,7 @@ class Addend:
     """which iteration"""
 
 
-@dataclass(frozen=True)
+@frozen
 class SegmentSum:
     """A REDUCE whose values count for one iteration of `loop` each, or are sums of such (the gradient of
     what several gathers read)."""

@@ -31,19 +31,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.elementary import argument_of_cosine, argument_of_exponential, argument_of_log1p
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.rewrite import RewriteTable, Rule, any_node, node
 from tinygrad.graph.uop import UOp
 
 
-@dataclass(frozen=True)
+@frozen
 class Format:
     """How one float type lies in memory, and its polynomials, lowest order first."""
 

@@ -12,11 +12,11 @@ contraction's tile, whose lanes run down columns), are shuffled into a short run
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from tinygrad.codegen.ranges import of_kind
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import constant, linear_terms, plus_terms, split_sum
 from tinygrad.graph.uop import UOp
@@ -91,7 +91,7 @@ def at_lane(offset: UOp, lane: UOp, number: int, done: dict[UOp, UOp]) -> UOp:
     return plus_terms(base, moving, {atom: at(atom) for atom in moving})
 
 
-@dataclass(frozen=True)
+@frozen
 class Jump:
     """How lanes lie in memory: some together, then a step from the first of them to the first of the next."""
 
@@ -157,7 +157,7 @@ def strided_vector(load: UOp, lane: UOp, done: dict[UOp, UOp]) -> UOp | None:
     return result
 
 
-@dataclass(frozen=True)
+@frozen
 class Runs:
     """A LOAD whose lanes come from several runs of neighbours in turn: where each begins, and the condition
     under which it is read."""

@@ -4,10 +4,10 @@
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tinygrad.frozen import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Limits:
     """Peak rates of float32 arithmetic and of memory, over `threads` threads."""
 

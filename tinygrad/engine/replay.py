@@ -26,6 +26,7 @@ from tinygrad.device.queue import CommandQueue, GatheredCopy, ThreadedQueue, wri
 from tinygrad.dtype import dtypes
 from tinygrad.engine.copying import transfer_of
 from tinygrad.engine.realize import Prepared, Submission, allocate
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Family
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import DEBUG, complete
@@ -211,7 +212,7 @@ class Together:
         self.work.count(self.count)
 
 
-@dataclass(frozen=True)
+@frozen
 class Copies:
     """Consecutive copies as one command of a queue that gathers them."""
 

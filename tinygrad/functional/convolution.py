@@ -6,11 +6,11 @@ the sum are ordinary nodes. Only the gradient has a rule of its own, because it 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product, starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from tinygrad.dtype import DTypeLike, accumulate_dtype, promote, to_dtype
+from tinygrad.frozen import frozen
 from tinygrad.functional.windows import (
     Padding,
     Pads,
@@ -106,7 +106,7 @@ def _conv_windows(x: Tensor, weight: Tensor, groups: int, stride: tuple[int, ...
     return type(x).of(windows, x)
 
 
-@dataclass(frozen=True)
+@frozen
 class ConvolutionGradients:
     """The gradients of a convolution at its input and its weight.
 

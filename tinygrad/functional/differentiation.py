@@ -113,8 +113,8 @@ class _Targets:
         return [call] if call is not None else [] if known is None else self.graph.targets_of(known)
 
     def may_be_inside(self, node: UOp) -> UOp | None:
-        """For movement over a node that is here, as itself or in its other form, which a call may have taken in,
-        that node."""
+        """For movement over a node that is here (as itself, or as what stands for it) and that a call may
+        have taken in, that node."""
         if node.op not in Family.MOVEMENT or is_leaf(node):
             return None
         while node.op in Family.MOVEMENT:
@@ -122,7 +122,8 @@ class _Targets:
         if node in self.graph.nodes:
             return node
         known = known_nodes(node) if node.flags & APPLIED else None
-        return self.call_of.get(node if known is None else known, known if known in self.graph.nodes else None)
+        call = self.call_of.get(node if known is None else known)
+        return call or (known if known in self.graph.nodes else None)
 
 
 def _with_gradients(root: UOp, graph: LeafIndex, tensors: Sequence[Tensor]

@@ -7,9 +7,9 @@ it, `vmap` gives it one more axis.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tinygrad.frozen import frozen
 from tinygrad.graph.gradient import SourceGradients
 from tinygrad.graph.leaf_tensors import depends_on_leaf
 from tinygrad.graph.uop import UOp
@@ -147,7 +147,7 @@ class Function:
         return gradient.uop.cast(x.dtype)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Rule:
     """The gradient rule of one result of a Function."""
 

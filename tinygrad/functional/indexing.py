@@ -7,7 +7,6 @@ transpose into a scattered store. A mask is its positions, which are computed fi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import EllipsisType, NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from tinygrad.dtype import DType, dtype_from_numpy, dtypes
 from tinygrad.engine.realize import Capture, JitError, users_line
+from tinygrad.frozen import frozen
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import expand_to, order_reversed
 from tinygrad.functional.graph_templates import memoised
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
 
-@dataclass(frozen=True)
+@frozen
 class Selection:
     """An index taken apart: what movement does, then which axes of the result tensors select from."""
 
@@ -238,7 +238,7 @@ def _numbers_along(axis: int, ndim: int, size: int, dtype: DType) -> UOp:
     return counting(size, dtype).reshape([size if i == axis else 1 for i in range(ndim)])
 
 
-@dataclass(frozen=True)
+@frozen
 class Places:
     """How what index tensors select along some axes lies: `shape`, theirs, comes where the indexed axes were
     if those are neighbours, else in front, as in NumPy. Axes that one position indexes are gone before that
@@ -440,7 +440,7 @@ def gather(self: Tensor, dim: int, index: Tensor) -> Tensor:
     return type(self).of(_nonzero_sum(chosen, (axis + 1,)).reshape(places.shape), self, index)
 
 
-@dataclass(frozen=True)
+@frozen
 class Scattering:
     """What scatter functions share: for each target item (the axis after `axis`) the sources (`axis`) that go
     there."""

@@ -75,8 +75,9 @@ def with_axes_by_both_names(methods: Class) -> Class:
         function = member.__func__ if isinstance(member, staticmethod) else member
         if name.startswith("_") or not inspect.isfunction(function):
             continue
-        parameters = inspect.signature(function).parameters
-        others = {AXES[own]: own for own in AXES.keys() & parameters.keys() if AXES[own] not in parameters}
+        code = inspect.unwrap(function).__code__
+        arguments = code.co_varnames[:code.co_argcount + code.co_kwonlyargcount]
+        others = {AXES[own]: own for own in AXES.keys() & set(arguments) if AXES[own] not in arguments}
         if others:
             also = made.setdefault(function, also_named(**others)(function))
             setattr(methods, name, staticmethod(also) if isinstance(member, staticmethod) else also)

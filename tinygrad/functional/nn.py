@@ -8,10 +8,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import DType, dtypes, least_upper_float, promote
+from tinygrad.frozen import frozen
 from tinygrad.functional.elementwise import independent, unary
 from tinygrad.functional.reduce import masked_softmax
 from tinygrad.graph.shapes import broadcast_shape
@@ -102,7 +102,7 @@ def dropout(self: Tensor, p: float = 0.5) -> Tensor:
     return (draws >= p).contiguous().where(self * (1 / (1 - p)), 0)
 
 
-@dataclass(frozen=True)
+@frozen
 class RoundedGradient:
     """The gradient at a value that is wider than what it is made of, rounded to that: the products that it
     goes into are of two values of one type then, as matrix units take them."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote, sum_dtype, to_dtype
+from tinygrad.frozen import frozen
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import order_reversed
 from tinygrad.functional.mathematics import log_node
@@ -215,7 +215,7 @@ def _shifted(self: Tensor, axis: Axis, dtype: DTypeLike | None) -> tuple[UOp, UO
     return x, x - x.detach().reduce(Ops.MAX, axes).expand(x.shape), axes, kind
 
 
-@dataclass(frozen=True)
+@frozen
 class SoftmaxRule:
     """The gradient of P = softmax(x) along `axes`: P (g - sum(g P)), made of P alone, so that nothing else
     of the forward pass is kept or computed again for it."""

@@ -9,8 +9,10 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from tinygrad.frozen import frozen
 
-@dataclasses.dataclass(frozen=True)
+
+@frozen
 class TreeDef:
     """The form of a tree: its container's type (None for a leaf), the names of its parts, and their form."""
 

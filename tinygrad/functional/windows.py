@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tinygrad.frozen import frozen
 from tinygrad.graph.sizes import is_symbolic, largest
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, flatten, make_tuple, prod
@@ -87,7 +87,7 @@ def _moved_together(stride: int, dilation: int) -> int:
     return stride if dilation == 1 else 1
 
 
-@dataclass(frozen=True)
+@frozen
 class WindowGradients:
     """The gradient at what windows were taken of: for each item, the sum over the windows that it is in, a
     term each. (Movement's own rules give a loop whose places are quotients and remainders.)"""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import local
 from typing import Any
 
 from tinygrad.dtype import DType
+from tinygrad.frozen import frozen
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.gradient import SourceGradients, as_argument
 from tinygrad.graph.node_flags import Argument
@@ -62,7 +62,7 @@ def placeholder(device: str, shape: Shape, dtype: DType) -> UOp:
     return as_argument(node.reshape(shape))
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class BatchedRule:
     """The rule of a CUSTOM_GRADIENT for a batch: the rule for one example, batched as the values were."""
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from tinygrad.frozen import frozen
 from tinygrad.graph.rewrite import Rule, rewrite
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.walk import Watching
@@ -28,7 +29,7 @@ from tinygrad.helpers import DEBUG
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True)
+@frozen
 class Change:
     """One node that a rule, or the function of a pass, replaced."""
 

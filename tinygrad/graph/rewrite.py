@@ -7,8 +7,8 @@ applies the first rule that matches until none does. A replacement returns None 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.walk import Watching
@@ -16,7 +16,7 @@ from tinygrad.graph.walk import Watching
 Captures = dict[str, UOp]
 
 
-@dataclass(frozen=True)
+@frozen
 class Pattern:
     """A shape of graph: ops of the top node, patterns of its sources, and a name to capture it by.
 
@@ -83,7 +83,7 @@ def node(ops: Ops | Iterable[Ops], *src: Pattern, name: str | None = None,
     return Pattern(frozenset({ops}) if isinstance(ops, Ops) else frozenset(ops), src or None, name, where)
 
 
-@dataclass(frozen=True)
+@frozen
 class Rule:
     """Where `pattern` matches, `replace(**captures)` is the node to put there, or None to decline.
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise, starmap
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+from tinygrad.frozen import frozen
 from tinygrad.graph.sizes import is_symbolic
 from tinygrad.helpers import ceildiv, prod
 
@@ -66,7 +67,7 @@ def shape_of_blocks(blocks: Sequence[tuple[Any, ...]], taker: int) -> tuple[int,
     return tuple(map(max, zip(*ends, strict=True)))
 
 
-@dataclass(frozen=True)
+@frozen
 class Sharding:
     """Where a value is to be: cut evenly along `axis`, or whole on every device where that is None.
 

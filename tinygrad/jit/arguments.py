@@ -18,6 +18,7 @@ import numpy as np
 from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes
 from tinygrad.engine.realize import JitError, allocate, realize_uops
+from tinygrad.frozen import frozen
 from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.node_flags import WRITES
 from tinygrad.graph.ops import Ops
@@ -42,7 +43,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Types whose values are compared as they are, and may be returned."""
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Slot:
     """The place of a tensor in a structure of arguments or results."""
 
@@ -61,7 +62,7 @@ def plain_structure(count: int) -> Any:
     return (tuple, (tuple, *map(slot, range(count))), (dict,))
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Identity:
     """An argument without a value to compare by: this very object, kept alive so that its id stays its."""
 

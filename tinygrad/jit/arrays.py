@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tinygrad.dtype import DType
+from tinygrad.frozen import frozen
 from tinygrad.jit.guard_paths import GuardPaths, reference_to
 from tinygrad.jit.guard_table import Guard
 from tinygrad.tensor.hostdata import array_of, owner_of
@@ -28,7 +28,7 @@ def digest_of(array: Array) -> bytes:
     return digest.digest()
 
 
-@dataclass(frozen=True)
+@frozen
 class Source:
     """Where the content of a tensor came from, and what it was."""
 

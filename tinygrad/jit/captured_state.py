@@ -7,7 +7,6 @@ rows of the guard table (`jit/guard_table.py`).
 """
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 import operator
@@ -17,6 +16,7 @@ from typing import Any
 
 from tinygrad.dtype import dtypes
 from tinygrad.engine.realize import Capture
+from tinygrad.frozen import frozen
 from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf
 from tinygrad.graph.node_flags import MEMORY
 from tinygrad.graph.ops import Ops
@@ -87,7 +87,7 @@ def compute_readers(unrealized: Sequence[Tensor], storages: Sequence[Storage]) -
         kept[0].realize(*kept[1:])
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Snapshot:
     """A snapshot of a tensor from before a call."""
 
@@ -217,7 +217,7 @@ class CapturedState:
         return Captured(tensor_guards, lazy, [*by_lazy, *read], gradients, seed)
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class TensorGuard:
     """A tensor from outside that a trace uses, and what it said then of gradients."""
 
@@ -230,7 +230,7 @@ class TensorGuard:
         return tensor is not None and tensor._requires_grad is self.requires_grad
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class GradientUse:
     """What a call does with the gradient of a tensor."""
 
@@ -283,7 +283,7 @@ _node = operator.attrgetter("_uop")
 _takes_gradients = operator.attrgetter("_requires_grad")
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class StorageGuards:
     """Guards of tensors that stand for captured memory: they do as long as they have these nodes."""
 
@@ -318,7 +318,7 @@ class StorageGuards:
                 if tensor is None or tensor._uop is not node or tensor._requires_grad is not takes}
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class Captured:
     """What a trace uses from outside, as it was when it was traced."""
 

@@ -12,7 +12,6 @@ stays so: `jit/captured_state.py` decides. `jit/arguments.py` takes arguments an
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import warnings
 import weakref
@@ -26,6 +25,7 @@ from tinygrad import observer
 from tinygrad.device.queue import clock
 from tinygrad.engine.realize import Capture, JitError, realize_uops
 from tinygrad.engine.replay import Place, SlotKind
+from tinygrad.frozen import frozen
 from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf, values_view
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import unbound
@@ -245,7 +245,7 @@ def loaded(name: str, saved: Saved) -> TinyJit[Any, Any]:
     return jit
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class BoundJit:
     """A jitted method of one instance."""
 

@@ -7,14 +7,14 @@ work goes with what is filled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tinygrad.dtype import DType, DTypeLike, dtypes, to_dtype
+from tinygrad.frozen import frozen
 from tinygrad.tensor import Tensor
 
 
-@dataclass(frozen=True)
+@frozen
 class Rows:
     """Where rows of tokens (B, T) are: row i in slot `slot` + i, from `places[i]` on. `length` tokens of each
     slot are looked at, as many as the longest row has then. All may be bound Variables."""
@@ -24,7 +24,7 @@ class Rows:
     length: Any
 
 
-@dataclass(frozen=True)
+@frozen
 class PackedSequence:
     """Of one row of tokens the `count` from `start` on, which go on in a slot of their own."""
 

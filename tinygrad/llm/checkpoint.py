@@ -13,11 +13,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.llm.config import Config, from_gguf, from_hugging_face
 from tinygrad.nn.block_formats import Packed
 from tinygrad.nn.gguf_files import gguf_packed
@@ -25,7 +26,7 @@ from tinygrad.nn.state import safe_load, torch_load
 from tinygrad.tensor import Tensor
 
 
-@dataclass(frozen=True)
+@frozen
 class Checkpoint:
     """What a file or folder says: the configuration, weights by name, and the metadata of a GGUF file or the
     JSON files of a folder, from which the tokenizer is made."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from tinygrad.frozen import frozen
 from tinygrad.llm.rope import Rope
 
 ARCHITECTURES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma", "gemma2",
@@ -31,7 +32,7 @@ MOST, MOST_LAYERS = 1 << 24, 1 << 12
 """No size of a model is larger, no model has more layers: what says so lies."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Config:
     """A transformer of `layers` blocks on `width` items a token.
 

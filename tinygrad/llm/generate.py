@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tinygrad.dtype import DTypeLike, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.uop import UOp
 from tinygrad.jit import TinyJit
 from tinygrad.llm.cache import Cache, PackedSequence, Rows
@@ -150,7 +151,7 @@ class Request:
         self.unsure = self.unsure[len(self.unsure) - held:]
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Begun:
     """A step that adds a token to each of some requests, whose result nobody has read yet."""
 

@@ -6,9 +6,10 @@ A field that is not known is left alone, as OpenAI's own servers do; one that is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from tinygrad.frozen import frozen
 from tinygrad.llm.generate import Finish
 from tinygrad.llm.sampling import Sampling
 from tinygrad.llm.templates import conversation
@@ -29,7 +30,7 @@ class BadRequest(ValueError):
     """A request that cannot be answered, and why."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Asked:
     """Prompts, one for each answer that is written, and how answers are given.
 

@@ -8,17 +8,18 @@ al., 2024).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from tinygrad.frozen import frozen
 
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.floating[Any]]]
 
 KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 
-@dataclass(frozen=True)
+@frozen
 class Rope:
     """Frequencies of `size` items of a head: item pair i turns by `base` ** (-2 i / size) a position.
 

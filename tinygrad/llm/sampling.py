@@ -3,17 +3,18 @@ on what was said already. On the host, in float64, so that a seed gives the same
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from tinygrad.frozen import frozen
 
 Scores: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 FIRST = 64
 """Tokens that are looked at first: they nearly always have the probability that is asked for."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Sampling:
     """How tokens are chosen, and when to stop.
 
@@ -71,7 +72,7 @@ def log_probabilities(scores: Scores) -> Scores:
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))
 
 
-@dataclass(frozen=True)
+@frozen
 class Likelihood:
     """The natural logarithm of a token's probability, and those of the likeliest tokens in its place. A
     text's first token, which nothing comes before, has none."""

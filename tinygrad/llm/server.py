@@ -20,7 +20,6 @@ import time
 import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,6 +33,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tinygrad.frozen import frozen
 from tinygrad.llm.generate import Mask, PromptTooLong
 from tinygrad.llm.grammar import SchemaMask, grammar_mask
 from tinygrad.llm.language_model import LanguageModel
@@ -51,7 +51,7 @@ HEADERS = {"Content-Security-Policy":
            "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 
 
-@dataclass(frozen=True)
+@frozen
 class RequestLimits:
     """Requests that may wait, seconds for an answer, and what clients must send, if anything."""
 

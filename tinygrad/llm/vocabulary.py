@@ -6,17 +6,17 @@ the states after the bytes of the next are looked up in the rows of the few stat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from tinygrad.frozen import frozen
 from tinygrad.llm.recogniser import DEAD, Recogniser
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class TrieLevel:
     """Texts of so many bytes that tokens begin with."""
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tinygrad.frozen import frozen
 from tinygrad.llm.generate import Finish, Generator, Request
 from tinygrad.llm.sampling import Likelihood, Sampling
 
@@ -24,7 +25,7 @@ class Busy(Exception):
     """As many requests wait as may."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Piece:
     """What is new of a job: text, likelihoods, and why it ended if it did. `refused`: the error is in
     what was asked for."""

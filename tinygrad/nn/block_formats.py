@@ -11,12 +11,13 @@ items 0 to 15, their high halves items 16 to 31. `_fields` says that for every w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.tensor import Tensor
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -28,7 +29,7 @@ E2M1_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """What those of MXFP4 stand for, a sign, two bits of exponent and one of mantissa, doubled."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Scale:
     """A number for each of S stretches of a block: a float of the block, times a small whole number of the
     stretch where the format has one."""
@@ -45,7 +46,7 @@ class Scale:
         return unit if self.whole is None else unit * _float(self.whole)
 
 
-@dataclass(frozen=True)
+@frozen
 class Parts:
     """What blocks hold: whole numbers (N, S, items / S), what those of a stretch are times, and what is added
     then, if there is something."""
@@ -61,7 +62,7 @@ class Parts:
         return (found if self.least is None else found + self.least.value).flatten(1)
 
 
-@dataclass(frozen=True)
+@frozen
 class BlockFormat:
     """How `items` values lie in `size` bytes, and the graph that takes them apart: blocks (N, size) as uint8
     to `Parts`, whose whole numbers are from `lowest` to `highest`."""
@@ -245,7 +246,7 @@ FORMATS = {
 """By the names that GGUF files and their programs use, with the codes in the files."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Packed:
     """A weight as it is stored: its bytes (uint8, of one axis) in blocks of a format, or its items (`format`
     is None)."""

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.helpers import round_up
 from tinygrad.jit.jit import PureJit
 from tinygrad.nn.block_formats import FORMATS, Packed, Scale, chosen
@@ -81,7 +82,7 @@ class RoundedRows:
         return bytes_.cast(dtypes.int8).cast(dtypes.int32).sum((-1, -2))
 
 
-@dataclass(frozen=True)
+@frozen
 class Plane:
     """Which bits of an item's whole number are in the words of one tensor."""
 
@@ -147,7 +148,7 @@ def _in_words(stored: Tensor, name: str, shape: tuple[int, ...]) -> Stored:
     return words, step, least
 
 
-@dataclass(frozen=True)
+@frozen
 class BlockWeights:
     """A weight (N, K), or (..., N, K) of several experts: its whole numbers, and what they stand for."""
 

@@ -13,13 +13,13 @@ import mmap
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
 from tinygrad.files import written_whole
+from tinygrad.frozen import frozen
 from tinygrad.nn.block_formats import FORMATS, Packed, layout_of, quantized
 from tinygrad.tensor import Tensor
 
@@ -44,7 +44,7 @@ PLAIN: dict[int, DType] = {0: dtypes.float32, 1: dtypes.float16, 24: dtypes.int8
 BLOCKS = {layout.code: name for name, layout in FORMATS.items()}
 
 
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """Where a tensor lies in its file: `start` and `end` in bytes, `format` of its blocks, else its dtype."""
 

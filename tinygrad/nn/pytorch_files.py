@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.tensor import Tensor
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
@@ -56,7 +57,7 @@ class PyTorchFileError(ValueError):
 # --- tensors --------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
+@frozen
 class PickledStorage:
     """The memory that tensors of a file are views of."""
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
@@ -23,7 +23,7 @@ STATIC_SHARED_BYTES = 48 << 10
 """What a block of an NVIDIA GPU may share without having asked for more when it is launched."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Native:
     """What a device does with floats by itself; the rest `codegen/numerics.py` makes of other operations."""
 

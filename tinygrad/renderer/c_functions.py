@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.renderer import Native
 from tinygrad.renderer.machine import NARROW_FLOATS
 
 
-@dataclass(frozen=True)
+@frozen
 class Dialect:
     """The words in which the languages of the C family differ."""
 

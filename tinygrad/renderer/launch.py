@@ -3,8 +3,7 @@
 In: a linear program. Out: a `Launch`, which the devices of `runtime/` start kernels by."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import round_up
@@ -15,7 +14,7 @@ SHARED_ALIGNMENT = ACCESS_BYTES
 """Bytes to which arrays in shared memory are aligned: the widest access of a thread."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Launch:
     """How a kernel of blocks of threads is started."""
 

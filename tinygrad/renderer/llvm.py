@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import is_multiple
 from tinygrad.graph.uop import UOp
@@ -94,7 +95,7 @@ class LLVMRenderer(Renderer):
                       scaling=SCALEF_BYTES if self.has_scalef else frozenset())
 
 
-@dataclass(frozen=True)
+@frozen
 class _Loop:
     """An open loop: what bounds its counter, the counter's next value, and the blocks around its body."""
 

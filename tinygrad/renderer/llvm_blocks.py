@@ -9,13 +9,13 @@ is a global of the block. Pointers become generic at once; LLVM finds out again 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import numbered
@@ -31,7 +31,7 @@ GLOBAL, SHARED = 1, 3
 """LLVM's numbers for the memory of the GPU and of a block, on both targets."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Target:
     """What the two targets call things."""
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tinygrad.dtype import DType
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.llvm_arithmetic import LLVMArithmetic
@@ -32,7 +33,7 @@ class Phi:
     start: str
 
 
-@dataclass(frozen=True)
+@frozen
 class TileLoad:
     """How a tile is loaded: the offset of its first element, and bytes from one row to the next."""
 

@@ -7,9 +7,9 @@ layout the vectors have is in `matrix_units.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.renderer.llvm_functions import value_type
 from tinygrad.renderer.matrix_units import AMX, DOT_BF16, MFMA, MMA_SYNC, WMMA, MatrixUnit
 
@@ -17,7 +17,7 @@ Emit = Callable[[str, str], str]
 """Writes an instruction; returns the name of its value."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Intrinsic:
     """How a unit is called."""
 

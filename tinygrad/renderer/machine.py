@@ -6,11 +6,11 @@ grids of blocks of threads, with memory that a block shares (`blocks`).
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.helpers import round_up
 from tinygrad.renderer.launch import ACCESS_BYTES
 from tinygrad.renderer.matrix_units import MatrixUnit
@@ -26,7 +26,7 @@ WORD_BYTES, SECTOR_BYTES = 4, 32
 WIDE_FLOATS = frozenset({dtypes.float32, dtypes.float64})
 
 
-@dataclass(frozen=True)
+@frozen
 class Machine:
     """The levels of a device, outermost first; sizes in bytes."""
 

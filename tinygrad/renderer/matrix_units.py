@@ -11,18 +11,19 @@ and its matrix instruction calculator; the order of Metal's elements is that of 
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 
 Bit = tuple[str, int]
 """("l" or "r", number): a bit of the lane's number, or of the register's."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Fragment:
     """A tile held by the lanes of a warp: what each bit of the row and of the column is, the lowest first."""
 
@@ -48,7 +49,7 @@ class Fragment:
         return row, column
 
 
-@dataclass(frozen=True)
+@frozen
 class MatrixUnit:
     """One instruction: (m, k) times (k, n), of `source` elements, added to (m, n) of `result`."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -21,7 +21,7 @@ Widths = Callable[[DType], int]
 _BOUNDARIES = frozenset({Ops.RANGE, Ops.END, Ops.BARRIER})
 
 
-@dataclass(frozen=True)
+@frozen
 class _Run:
     """Accesses to neighbouring items, the lowest first, and the places of the first and last of them in the
     program."""

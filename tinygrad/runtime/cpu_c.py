@@ -13,10 +13,11 @@ import subprocess
 import tempfile
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from tinygrad.frozen import frozen
 from tinygrad.helpers import getenv, numbered
 from tinygrad.renderer.c import CRenderer
 from tinygrad.renderer.machine import Machine
@@ -38,7 +39,7 @@ def version_of(compiler: str) -> str:
     return words.partition("\n")[0]
 
 
-@dataclass(frozen=True)
+@frozen
 class HostCompiler:
     """A compiler of the host that is run as a program."""
 

@@ -14,7 +14,6 @@ import ctypes
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.device import CompiledDevice
+from tinygrad.frozen import frozen
 from tinygrad.helpers import numbered, prod
 from tinygrad.renderer.c_blocks import BlocksRenderer
 from tinygrad.renderer.cuda import cuda_renderer, hip_renderer
@@ -45,7 +45,7 @@ MOST_THREADS = 1024
 """Of a block, as on the GPUs; also in blocks.h."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Language:
     """A language that is emulated: what writes it, and our header with its words."""
 

@@ -11,7 +11,6 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -20,6 +19,7 @@ import llvmlite.binding as llvm
 from llvmlite.binding.orcjit import JITLibraryBuilder, create_lljit_compiler
 
 from tinygrad.device.host import host_features
+from tinygrad.frozen import frozen
 from tinygrad.helpers import Uninterrupted, numbered
 from tinygrad.renderer.llvm import LLVM_OPTIONS, PLANNED
 from tinygrad.store import key_of, store_of
@@ -59,7 +59,7 @@ def _machine_of_thread(level: int) -> Any:
     return machines[level]
 
 
-@dataclass(frozen=True)
+@frozen
 class Compiled:
     """Loaded machine code, which lives as long as this, and the LLVM IR it was made of."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from tinygrad.device import CompiledDevice
 from tinygrad.device.allocator import Allocator
 from tinygrad.device.queue import CommandQueue
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.helpers import numbered, round_up
 from tinygrad.renderer.launch import Launch
 from tinygrad.renderer.machine import WIDE_FLOATS
@@ -106,7 +106,7 @@ class WebGPUAllocator(Allocator):
         target.cast("B")[:] = data[offset - start:offset - start + target.nbytes]
 
 
-@dataclass(frozen=True)
+@frozen
 class Module:
     """Compiled WGSL."""
 

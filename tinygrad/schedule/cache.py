@@ -23,6 +23,7 @@ from tinygrad import observer
 from tinygrad.codegen.indexing import splat_value
 from tinygrad.device import Device
 from tinygrad.dtype import DType
+from tinygrad.frozen import frozen
 from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.node_flags import APPLIED
 from tinygrad.graph.ops import Ops
@@ -221,7 +222,7 @@ def repeated_number(node: UOp) -> UOp | None:
     return number if number.op is Ops.CONST and number.computed_into is None else None
 
 
-@dataclass(frozen=True)
+@frozen
 class TemplateView:
     """Movement over a BUFFER, by its number."""
 
@@ -243,7 +244,7 @@ class TemplateView:
         return node
 
 
-@dataclass(frozen=True)
+@frozen
 class TemplateShards:
     """A BUFFER on several devices, by what its pieces are views of."""
 

@@ -9,12 +9,12 @@ and all-reduce by COLLECTIVE. Next: `partition.py`, whose rules ask for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.joining import joined
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Cut, Placement, Span, even_spans, intersection
@@ -31,7 +31,7 @@ Spans: TypeAlias = Mapping[int, Span]
 """By axis, the items of it."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Shards:
     """A value on several devices: for each the node of its shard."""
 

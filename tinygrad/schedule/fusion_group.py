@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from tinygrad.codegen.indexing import Access, loops_over, shared_loops
 from tinygrad.codegen.lower import runs_over
 from tinygrad.codegen.opt.lanes import MOST_VECTORS
 from tinygrad.codegen.ranges import iterations, ranges_among
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.symbolic import TRUE, linear_terms
 from tinygrad.graph.uop import UOp
@@ -55,7 +56,7 @@ what is known of one that adds up thousands of sums does not grow with them."""
 _PLAIN = (Ops.RANGE, Ops.CONST)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class FusionGroup:
     """What fusion decisions know of a kernel: its root, and the loops that are known so far."""
 
@@ -301,7 +302,7 @@ class Use(NamedTuple):
     access: Access
 
 
-@dataclass(frozen=True)
+@frozen
 class Rematerialisation:
     """A decision that depends on what rematerialising the node costs: it is stored if that is above `least`,
     and `evaluations` by so many kernels are better avoided (`cost.better_stored`)."""
@@ -311,7 +312,7 @@ class Rematerialisation:
     least: float = 0.0
 
 
-@dataclass(frozen=True)
+@frozen
 class MultiOutputFusion:
     """A kernel that may store a node as one more output, by its number, and the group it is then."""
 

@@ -14,6 +14,7 @@ from tinygrad import observer
 from tinygrad.codegen.kernel_fission import kernel_groups
 from tinygrad.codegen.lower import lower
 from tinygrad.device import Device
+from tinygrad.frozen import frozen
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops, Visibility
 from tinygrad.graph.shapes import inverse_permutation
@@ -103,7 +104,7 @@ class Step(NamedTuple):
                     tuple(map(variable, item.variables)), item.lines, item.program)
 
 
-@dataclass(frozen=True)
+@frozen
 class Intermediates:
     """BUFFER nodes that only steps of one schedule use, by number, and where they lie in a device's
     memory."""

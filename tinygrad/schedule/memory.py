@@ -8,17 +8,17 @@ few percent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from tinygrad.frozen import frozen
 from tinygrad.helpers import round_up
 
 ALIGNMENT = 64
 """A cache line: values of different kernels share none."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Lifetime:
     """A value's size in bytes, and the first and the last step that use it."""
 
@@ -27,7 +27,7 @@ class Lifetime:
     last: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Arena:
     """The bytes of an arena, and where each value in it begins."""
 

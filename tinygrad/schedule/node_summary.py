@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from tinygrad.codegen.indexing import Access, reduce_depth
+from tinygrad.frozen import frozen
 from tinygrad.graph.attributes import Synthesized
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import largest
@@ -135,7 +136,7 @@ def _is_unpacked(node: UOp) -> bool:
     return 0 < sum(source.memory.values()) <= largest(node.numel) * node.dtype.itemsize
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class NodeSummary:
     """What fusion decisions know of a node. Nodes that are alike share one object."""
 

@@ -8,10 +8,10 @@ read back and added up by a second kernel. All is counted in bytes that the devi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tinygrad.codegen.indexing import range_extents
 from tinygrad.codegen.opt.choose_tiles import LEAST_SIDE
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv, prod
@@ -26,7 +26,7 @@ KERNEL_BYTES = 32 << 20
 """What a kernel more costs: its start and the end of the one before it, 7 us at 4.8 TB/s."""
 
 
-@dataclass(frozen=True)
+@frozen
 class SplitKCost:
     """A REDUCE as blocks of threads do it."""
 

@@ -9,10 +9,10 @@ Next on the path: `codegen/` writes loads and stores with `index` and `indices`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from tinygrad.frozen import frozen
 from tinygrad.graph import symbolic
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import Size
@@ -22,7 +22,7 @@ from tinygrad.shape.view import View, unflatten
 Index = tuple[UOp, UOp]
 
 
-@dataclass(frozen=True)
+@frozen
 class ShapeTracker:
     """Views, each of the items of the one before it, and the number of items in memory (None: not known)."""
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
+from tinygrad.frozen import frozen
 from tinygrad.graph import symbolic
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, node_of
@@ -25,7 +26,7 @@ from tinygrad.helpers import ceildiv, prod
 Mask: TypeAlias = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Axis:
     """One axis of a view: its size, stride, and the items (start, end) that the mask leaves."""
 
@@ -35,7 +36,7 @@ class Axis:
     end: int
 
 
-@dataclass(frozen=True)
+@frozen
 class View:
     """Make one with `view_of_axes` or a movement op, which keep it canonical."""
 

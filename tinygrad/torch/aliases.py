@@ -10,7 +10,6 @@ import functools
 import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import optimization_hint
 from torch.fx.node import map_arg
 
+from tinygrad.frozen import frozen
 from tinygrad.torch.evaluate import FREE_LAYOUT
 from tinygrad.torch.sizes import Symbols, expression_of, size_of, symbols_of
 
@@ -28,7 +28,7 @@ Sizes = Mapping[Node, int]
 """What nodes of sizes are in a call."""
 
 
-@dataclass(frozen=True)
+@frozen
 class View:
     """A result: item `source` of what is computed, or a view of it."""
 
@@ -42,7 +42,7 @@ class View:
         return value
 
 
-@dataclass(frozen=True)
+@frozen
 class Views:
     """The results of a graph, and what says the sizes that their steps take."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 from types import NoneType
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import ThreadedQueue
 from tinygrad.engine.realize import Capture
 from tinygrad.engine.replay import SlotKind, Together, Values
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops, Visibility
 from tinygrad.graph.sizes import Size, SizeError, bound, is_symbolic, largest_shape, shape_value, value_of
 from tinygrad.graph.uop import UOp
@@ -118,7 +119,7 @@ class Repeated(NamedTuple):
         return shown if self.result.is_kept else shown.clone()
 
 
-@dataclass(frozen=True)
+@frozen
 class Launch:
     """One command of the CPU's queue, on memory that each call gives."""
 

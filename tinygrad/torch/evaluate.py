@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch.fx import GraphModule, Node
 import tinygrad.torch.ops  # noqa: F401  # fills the table
 from tinygrad import observer
 from tinygrad.dtype import DType, dtypes, to_dtype
+from tinygrad.frozen import frozen
 from tinygrad.graph.sizes import Size
 from tinygrad.tensor import Tensor
 from tinygrad.torch.registry import NEED_LAYOUT, OPERATORS, PROMOTED, RANDOM, UnsupportedOperators
@@ -50,7 +50,7 @@ SETTLED = frozenset({"aten._assert_tensor_metadata.default"})
 """Checks of what a graph settles: dtypes, devices and layouts."""
 
 
-@dataclass(frozen=True)
+@frozen
 class GraphCall:
     """One operator of a program."""
 
@@ -97,7 +97,7 @@ class GraphCall:
         return with_dtypes(self.function(*args, **named), self.dtypes)
 
 
-@dataclass(frozen=True)
+@frozen
 class GraphProgram:
     """A graph as steps, with its inputs and results by their nodes."""
 

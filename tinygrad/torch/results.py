@@ -9,7 +9,6 @@ so.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch._C._dynamo.guards import _empty_strided_cpu
 
 from tinygrad.device import Buffer
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.helpers import round_up
 
 LARGE_RESULT = 256 << 10
@@ -27,7 +27,7 @@ PART_BYTES = 4096
 """Parts begin at multiples of this."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Result:
     """A tensor that a call returns; strides are in items."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.printing import format_argument, format_dtype
 
@@ -56,7 +56,7 @@ def shortened(text: str, most: int = 200) -> str:
     return text if len(text) <= most else text[:most] + " ..."
 
 
-@dataclass(frozen=True)
+@frozen
 class NodeRow:
     """A node of a user's graph."""
 
@@ -71,7 +71,7 @@ class NodeRow:
     node: weakref.ref[Any]
 
 
-@dataclass(frozen=True)
+@frozen
 class ItemRow:
     """A step of a schedule."""
 
@@ -83,7 +83,7 @@ class ItemRow:
     """dtype and items of each"""
 
 
-@dataclass(frozen=True)
+@frozen
 class ScheduledGraph:
     """A graph that was scheduled, and its steps."""
 

@@ -13,11 +13,12 @@ import itertools
 import sys
 import sysconfig
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from sys import _getframe
 from types import CodeType, FrameType
 from typing import Any
+
+from tinygrad.frozen import frozen
 
 PACKAGE = str(Path(__file__).parents[1])
 PROGRAMS = str(Path(PACKAGE, "llm"))
@@ -39,7 +40,7 @@ RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERAT
 """Flags of code whose frames have another caller each time they go on."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Frame:
     """A place in the user's program."""
 
@@ -48,7 +49,7 @@ class Frame:
     function: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Line:
     """Where something was asked for: frames, the innermost first."""
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from tinygrad.frozen import frozen
 from tinygrad.observer import MemoryChange
 from tinygrad.viz.events import numbers, taken
 
@@ -44,7 +44,7 @@ class Held(NamedTuple):
     device: str
 
 
-@dataclass(frozen=True)
+@frozen
 class ArenaRecord:
     """Intermediates in one piece of memory: (offset, bytes, first step, last step, line) of each."""
 

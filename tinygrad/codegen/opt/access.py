@@ -6,18 +6,18 @@ same item again, any other step jumps.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from tinygrad.codegen.ranges import running_in
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.attributes import Attribute
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
 
 
-@dataclass(frozen=True)
+@frozen
 class MemoryAccess:
     """One LOAD or STORE: its address, the ranges it runs in, and the step of each range that has a fixed
     one."""

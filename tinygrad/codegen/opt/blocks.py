@@ -12,10 +12,10 @@ computed once, for equal values in equal iterations are one node of the nest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tinygrad.codegen.predicate import identity_unless, mask_store
 from tinygrad.codegen.ranges import ZERO, NewRanges, change_closers, closers, ranges_among
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -24,7 +24,7 @@ MOST_SERIAL = 16
 """Values that one thread reads from shared memory and combines; more are combined in steps."""
 
 
-@dataclass(frozen=True)
+@frozen
 class SharedLoop:
     """What a loop becomes whose iterations threads of a block share: its counter, and the ranges of that."""
 

@@ -12,10 +12,10 @@ what is any function of 4 bits, without a sign, is looked up for all of them (LO
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tinygrad.codegen.ranges import ZERO, all_ranges, closers, values_of
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.folding import constant_folding
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.rewrite import rewrite
@@ -30,7 +30,7 @@ FULL, EVERY_BYTE = 0xFF, 0x01010101
 """A byte of ones, and a word with a 1 in each byte."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ByteOf:
     """The value of one byte of a word, as int32: which one, a range says."""
 

@@ -9,15 +9,15 @@ loop of its own, into scratch memory that all its readers share.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 
 from tinygrad.codegen.ranges import NewRanges, loops_inside, of_kind
+from tinygrad.frozen import frozen
 from tinygrad.graph.attributes import Attribute, Synthesized
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.uop import UOp
 
 
-@dataclass(frozen=True)
+@frozen
 class CachedRow:
     """A value, the loop along its row, and every place that reads it: equal values with their loops."""
 

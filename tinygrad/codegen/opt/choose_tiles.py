@@ -10,7 +10,6 @@ more half a tile further on, so that the threads of a warp read neighbouring vec
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import starmap
 from math import gcd
 
@@ -28,6 +27,7 @@ from tinygrad.codegen.opt.opts import MMA, Local, Merge, Pad, Split, Swap, Unrol
 from tinygrad.codegen.predicate import mask_of
 from tinygrad.codegen.ranges import is_plain, iterations, of_kind
 from tinygrad.dtype import DType
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Family, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
@@ -58,7 +58,7 @@ DEPTH = 16
 """Products of a part of k without a unit: 1024 of a thread with the largest tile between two barriers."""
 
 
-@dataclass(frozen=True)
+@frozen
 class BlockTile:
     """What a block computes, and the warps on a unit, or else the threads, that share each of its sides."""
 

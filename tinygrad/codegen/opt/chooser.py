@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tinygrad.codegen.contraction import Contraction, contraction_of
@@ -36,6 +35,7 @@ from tinygrad.codegen.ranges import (
     output_ranges,
     running_in,
 )
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import linear_terms
 from tinygrad.graph.uop import UOp
@@ -43,7 +43,7 @@ from tinygrad.helpers import round_up
 from tinygrad.renderer.machine import Machine
 
 
-@dataclass(frozen=True)
+@frozen
 class Alternative:
     """One of several ways to run something."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd
 
 from tinygrad.codegen.opt.matrix import (
@@ -31,6 +30,7 @@ from tinygrad.codegen.opt.matrix import (
 )
 from tinygrad.codegen.predicate import mask_loads_along, masked_address
 from tinygrad.codegen.ranges import ZERO, NewRanges, ranges_among, row_major
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import all_of
 from tinygrad.graph.uop import UOp
@@ -44,7 +44,7 @@ AT_ONCE_ALONG_D = 8
 # --- which lane has what ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class LayoutConversion:
     """How elements of a unit's result become those of its left source. A weight's row is the same there; bits
     of its place in the row, `unit.c.columns`, become bits of what is summed, `unit.a.columns`."""
@@ -78,7 +78,7 @@ def _are_in_same_lanes(rows: Sequence[Bit], others: Sequence[Bit]) -> bool:
 # --- the change ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class AttentionLoops:
     """The two products and what is between them: the ranges of queries, of a tile's keys and of the result's
     columns, the loop over tiles, and the products (of scores: None where they are loaded)."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 from tinygrad.codegen.collapse import simplified
@@ -26,6 +26,7 @@ from tinygrad.codegen.ranges import (
     of_kind,
     values_of,
 )
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.symbolic import conjuncts, constant, is_index_less, is_negation, linear_terms
 from tinygrad.graph.uop import UOp
@@ -36,7 +37,7 @@ _AT_ONCE = (RangeKind.UNROLL, RangeKind.VECTOR, RangeKind.LOCAL, RangeKind.FRAGM
 equally often, for they wait for each other in it."""
 
 
-@dataclass(frozen=True)
+@frozen
 class LoopSpan:
     """The iterations [begin, end) of a loop in which conditions can hold, and those in between in which they
     always do."""

@@ -11,7 +11,6 @@ and products is right, as long as all tiles agree, and this one is what wide loa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 from tinygrad.codegen.contraction import contraction_of, narrower
@@ -20,6 +19,7 @@ from tinygrad.codegen.opt.loops import is_shared
 from tinygrad.codegen.predicate import mask_loads_along, mask_of, mask_store, zero_unless
 from tinygrad.codegen.ranges import ZERO, NewRanges, closers, ranges_among
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Memory, Ops, RangeKind
 from tinygrad.graph.symbolic import TRUE, linear_terms
 from tinygrad.graph.uop import UOp
@@ -31,7 +31,7 @@ TF32_HALF, TF32_KEPT = 1 << 12, -1 << 13
 kept."""
 
 
-@dataclass(frozen=True)
+@frozen
 class MatrixProduct:
     """A contraction that a unit can do: the REDUCE, its operands as the unit takes them, and a range of
     each kind."""
@@ -97,7 +97,7 @@ def number_of(named: Sequence[Bit], numbers: dict[str, UOp]) -> UOp:
     return result
 
 
-@dataclass(frozen=True)
+@frozen
 class UnitAxis:
     """One range of a contraction as tiles: the loop over groups of tiles, the tile in its group, which bit
     of the element's number inside a tile stands at which place of its number in the group."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from tinygrad.codegen.opt.plan import Plan, apply_plan
 from tinygrad.codegen.program import compile_source, linear_program, load_program, write_program
 from tinygrad.device import Buffer, Device, Program
 from tinygrad.dtype import DType, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import Context, ceildiv, prod
@@ -49,7 +49,7 @@ POISON = 0x5A
 """The byte that memory is filled with before a kernel writes it."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Built:
     """A kernel under some Plan, ready to run."""
 

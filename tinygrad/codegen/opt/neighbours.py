@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from tinygrad.codegen.opt.choose import THREAD_WORK, work_and_items
@@ -48,6 +48,7 @@ from tinygrad.codegen.ranges import (
     range_named,
     running_in,
 )
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.machine import Machine
@@ -105,7 +106,7 @@ def in_turn(*several: Iterable[T]) -> Iterator[T]:
 # --- edits --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@frozen
 class Edit:
     """The Opts `taken` of a plan from number `at` on, replaced by `given`."""
 

@@ -18,18 +18,18 @@ but for rounding: rows of nothing but -inf, infinities and NaN come out as they 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from tinygrad.codegen.opt.cached_rows import row_form
 from tinygrad.codegen.predicate import identity_unless, masked_term
 from tinygrad.codegen.ranges import NewRanges, is_plain, output_ranges
+from tinygrad.frozen import frozen
 from tinygrad.graph.elementary import argument_of_exponential
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
 
 
-@dataclass(frozen=True)
+@frozen
 class WeightedSum:
     """sum over `loop` of `value`, which has one factor e^(x - shift), times `factor`."""
 
@@ -47,7 +47,7 @@ class WeightedSum:
     """whether a condition leaves weights out"""
 
 
-@dataclass(frozen=True)
+@frozen
 class SoftmaxSums:
     """The REDUCE that finds the largest item of a row, and the sums weighted by it, those that others are
     multiplied with first."""

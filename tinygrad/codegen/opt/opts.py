@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, ClassVar, Self, TypeAlias, dataclass_transform
 
@@ -34,6 +34,7 @@ from tinygrad.codegen.opt.scan import scan
 from tinygrad.codegen.opt.scatter_add import interchange, scatter_add
 from tinygrad.codegen.opt.staging import staged
 from tinygrad.codegen.ranges import range_named, ranges_named
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.renderer.matrix_units import UNITS, MatrixUnit
@@ -56,7 +57,7 @@ _NAMED: dict[Any, Callable[[UOp, Any], Any]] = {
 
 
 @dataclass_transform(frozen_default=True)
-@dataclass(frozen=True)
+@frozen
 class Opt:
     """One change of a nest. Each kind of it is a frozen dataclass."""
 
@@ -64,7 +65,7 @@ class Opt:
     """what makes it of a nest and what the fields name"""
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, repr=False)(cls)
+        frozen(cls, repr=False)
         if "change" in vars(cls):
             OPTS[cls.word()] = cls
 

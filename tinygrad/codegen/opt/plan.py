@@ -5,14 +5,13 @@ on the path: `codegen/expand.py` writes the marked ranges out.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tinygrad.codegen.opt.opts import Opt
+from tinygrad.frozen import frozen
 from tinygrad.graph.passes import is_recording, run_pass
 from tinygrad.graph.uop import UOp
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """Opts in the order in which they are applied."""
 

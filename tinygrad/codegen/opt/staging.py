@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tinygrad.codegen.contraction import narrower
 from tinygrad.codegen.opt.cached_rows import CachedRow, cacheable_rows
 from tinygrad.codegen.opt.loops import operands
 from tinygrad.codegen.predicate import mask_loads_along
 from tinygrad.codegen.ranges import NewRanges, iterations, ranges_among, row_major
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Memory, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -37,7 +37,7 @@ ATOM_ROWS = 8
 """Rows among which accesses change places, and accesses of a row."""
 
 
-@dataclass(frozen=True)
+@frozen
 class SharedTile:
     """How threads fill a tile in shared memory, and how it lies there.
 

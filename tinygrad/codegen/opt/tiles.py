@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import mul
 
@@ -24,6 +23,7 @@ from tinygrad.codegen.opt.opts import Merge, Split, Unroll, Upcast, Vector
 from tinygrad.codegen.opt.panels import STAGING_REUSE, WIDEST, PanelChooser, panel_order
 from tinygrad.codegen.ranges import all_ranges, is_plain, iterations, of_kind
 from tinygrad.dtype import DType
+from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops, RangeKind
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import ceildiv
@@ -76,7 +76,7 @@ LINE_COST = 0.5
 """A cache line fetched for the few items that the rows of a tile use of it, in the same units."""
 
 
-@dataclass(frozen=True)
+@frozen
 class TileChoice:
     """Tiles of accumulators that stand side by side: what is said of them before their size is chosen."""
 
@@ -116,7 +116,7 @@ def panel_items(machine: Machine, dtype: DType, columns: int) -> int:
     return next((n * lanes for n in widths if lanes > 1 and columns % (n * lanes) == 0), 0)
 
 
-@dataclass(frozen=True)
+@frozen
 class VectorProduct:
     """A contraction with lanes along a range of one operand, `vectors`; of `single` items are read one by
     one."""

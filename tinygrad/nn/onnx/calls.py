@@ -7,12 +7,12 @@ graph of the result is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tinygrad.dtype import DType, accumulate_dtype, dtypes, promote
+from tinygrad.frozen import frozen
 from tinygrad.functional.indexing import Places, items_of, select
 from tinygrad.functional.joining import parts_of
 from tinygrad.functional.linalg import contracted
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Write: TypeAlias = "Callable[[OnnxWriter, list[str]], str | tuple[str, ...]]"
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Call:
     """An operator of the standard: the nodes that it takes, and how it is written given their names."""
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from tinygrad.frozen import frozen
 from tinygrad.nn.onnx.model import Node
 from tinygrad.nn.onnx.registry import Operator
 from tinygrad.nn.onnx.values import Array, Value
@@ -34,7 +35,7 @@ def _mapped(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 MAP = Operator("", "BatchNormalization", 1, _mapped, (Tensor, Tensor, Tensor), None, frozenset(), 3)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Map:
     """x * scale + shift: a number for each channel, or one for all."""
 

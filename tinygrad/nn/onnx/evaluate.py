@@ -16,6 +16,7 @@ import numpy as np
 
 from tinygrad import observer
 from tinygrad.device import Device
+from tinygrad.frozen import frozen
 from tinygrad.nn.onnx.host import MOST_ITEMS, MOVES, Unknown, known_sizes, on_arrays
 from tinygrad.nn.onnx.model import Graph, Node, OnnxError, Reference
 from tinygrad.nn.onnx.places import has_indices, reach, what_is_out_of_range, wrong_axis
@@ -296,7 +297,7 @@ def is_size(value: Value) -> bool:
         and not is_coded(value.dtype)
 
 
-@dataclass(frozen=True)
+@frozen
 class Body:
     """A graph in an attribute, as a function: it sees the values around the node that it belongs to."""
 

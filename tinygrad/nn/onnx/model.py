@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tinygrad.frozen import frozen
 from tinygrad.nn.onnx.registry import CONTRIBUTED, Operator, find
 from tinygrad.nn.onnx.values import Array
 from tinygrad.tensor import Tensor
@@ -31,7 +32,7 @@ class OnnxError(ValueError):
     """What is wrong with a model, or with what it was given."""
 
 
-@dataclass(frozen=True)
+@frozen
 class TypeOf:
     """What a model says of one of its inputs or outputs."""
 
@@ -54,14 +55,14 @@ class TypeOf:
         return f"{name} ({sizes[0]},)" if len(sizes) == 1 else f"{name} ({', '.join(sizes)})"
 
 
-@dataclass(frozen=True)
+@frozen
 class Reference:
     """An attribute of a node in a function that is an attribute of the function."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Node:
     """One call: of an operator, or of a function of the model."""
 

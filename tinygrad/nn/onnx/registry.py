@@ -18,12 +18,12 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tinygrad.dtype import dtype_from_numpy
+from tinygrad.frozen import frozen
 from tinygrad.graph.sizes import Size
 from tinygrad.nn.onnx.values import Array, Coded, Sizes, Value, is_number, numpy_type
 from tinygrad.tensor import Tensor
@@ -35,7 +35,7 @@ F = typing.TypeVar("F", bound=Function)
 CONTRIBUTED = "com.microsoft"
 
 
-@dataclass(frozen=True)
+@frozen
 class Operator:
     """One version of one operator."""
 

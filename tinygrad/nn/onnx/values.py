@@ -6,13 +6,13 @@ sequence of the standard); or None (what is optional and not there).
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
 from tinygrad.dtype import DType, dtype_from_numpy, dtypes
+from tinygrad.frozen import frozen
 from tinygrad.graph.sizes import Size
 from tinygrad.tensor import Tensor
 
@@ -28,7 +28,7 @@ CODED_FLOATS = {np.dtype(t) for t in (ml_dtypes.float8_e4m3fnuz, ml_dtypes.float
 """Floats that are no `DType`: each as the byte of its bits."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Coded:
     """Numbers of a type that no tensor has: a tensor of bytes, and the NumPy type that says what they mean.
 
@@ -91,7 +91,7 @@ class Coded:
         return Coded((code if has_negative_zero else x.isnan().where(nan, code)).cast(dtypes.uint8), kind)
 
 
-@dataclass(frozen=True)
+@frozen
 class Sizes:
     """Integers that the host computes with, some of which are expressions of Variables (`graph/sizes.py`)."""
 

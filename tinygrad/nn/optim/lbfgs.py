@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from tinygrad.frozen import frozen
 from tinygrad.nn.optim.optimizer import Optimizer, refuse_negative
 from tinygrad.nn.utils import parameters_to_vector, vector_to_parameters
 from tinygrad.tensor import Tensor
@@ -16,7 +16,7 @@ FALLS, FLATTENS = 1e-4, 0.9
 loss falls at least, and how much of the slope is left at most."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Trial:
     """What was found `at` so many directions from where a search began."""
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.nn.onnx.registry import Ints, check_count, op
 from tinygrad.nn.onnx.values import Array
 from tinygrad.tensor import Tensor
 
 
-@dataclass(frozen=True)
+@frozen
 class Resizing:
     """What attributes say, for every axis."""
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 
 from tinygrad.dtype import dtypes
+from tinygrad.frozen import frozen
 from tinygrad.nn.onnx.ops.ml import MACHINE_LEARNING, labelled, labelled_by_one, transformed
 from tinygrad.nn.onnx.registry import op
 from tinygrad.nn.onnx.values import Array, Value
@@ -20,7 +20,7 @@ TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
-@dataclass(frozen=True)
+@frozen
 class Forest:
     """Nodes of all trees in a row: what each compares, where it leads, and (of leaves) what it votes."""
 
