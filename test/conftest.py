@@ -19,7 +19,11 @@ if os.getenv("CI"):
 
 def pytest_configure(config: pytest.Config) -> None:
     """CI prints the slowest twenty tests of every run. Files run in the order in which they are collected,
-    which xdist would change."""
+    which xdist would change. The processes that tests start find the library compiled, also where the
+    environment says that Python shall write nothing beside its sources."""
+    cache = getattr(config, "cache", None)  # none with `-p no:cacheprovider`
+    if cache is not None and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
     if os.getenv("CI") and config.option.durations is None:
         config.option.durations = 20
     config.option.loadscopereorder = False

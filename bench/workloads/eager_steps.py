@@ -1,7 +1,9 @@
 """Training steps without a JIT, as a person's first programs have them: small networks, Adam, the loss read
-in each step. What they cost is what it costs to build, differentiate and schedule a graph again and again."""
+in each step. What they cost is what it costs to build, differentiate and schedule a graph again and again.
+In three rows numbers that Python computes are others in each step."""
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ from bench.workloads.overhead import layer_norm, transformer_block
 Shapes = Sequence[tuple[int, ...]]
 BLOCK: Shapes = ((64,), (64,), *[(64, 64)] * 4, (64, 256), (256, 64))
 """the weights of a transformer block, 64 wide"""
+PERCEPTRON: Shapes = ((64, 128), (128, 128), (128, 10))
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
@@ -45,6 +48,44 @@ def lstm(x: Any, labels: Any, enter: Any, stay: Any, bias: Any, out: Any) -> Any
     return cross_entropy(h @ out, labels)
 
 
+def episode() -> Callable[..., Any]:
+    """A loss of policy gradients: five rows of x, each with an action that was drawn and its reward."""
+    chance = random.Random(0)
+
+    def loss(x: Any, labels: Any, enter: Any, out: Any) -> Any:
+        total = 0.0
+        for _ in range(5):
+            row = chance.randrange(x.shape[0])
+            chances = ((x[row:row + 1] @ enter).tanh() @ out).log_softmax(-1)
+            total = total - chances[0, chance.randrange(labels.shape[1])] * chance.uniform(-1, 1)
+        return total
+
+    return loss
+
+
+class AdamByHand:
+    """Adam as the paper says it, at a rate that falls step by step, on either library's tensors."""
+
+    def __init__(self, library: Any, parameters: list[Any], lr: float) -> None:
+        self.no_grad, self.parameters, self.lr, self.steps = library.no_grad, parameters, lr, 0
+        with self.no_grad():
+            self.means, self.squares = ([p * 0.0 for p in parameters] for _ in range(2))
+
+    def zero_grad(self) -> None:
+        for p in self.parameters:
+            p.grad = None
+
+    def step(self) -> None:
+        self.steps += 1
+        rate = self.lr / (1 + 0.01 * self.steps)
+        first, second = 1 - 0.9 ** self.steps, 1 - 0.999 ** self.steps
+        with self.no_grad():
+            for p, mean, square in zip(self.parameters, self.means, self.squares, strict=True):
+                mean.copy_(0.9 * mean + 0.1 * p.grad)
+                square.copy_(0.999 * square + 0.001 * p.grad * p.grad)
+                p.copy_(p - rate * (mean / first) / ((square / second).sqrt() + 1e-8))
+
+
 def updated(updates: Any, loss_now: Callable[[], Any]) -> Step:
     """A step of either library's optimizer, which reads the loss."""
     def step() -> Any:
@@ -57,8 +98,8 @@ def updated(updates: Any, loss_now: Callable[[], Any]) -> Step:
     return step
 
 
-def step_of(name: str, loss_of: Callable[..., Any], data: tuple[int, ...], classes: int, weights: Shapes
-            ) -> Workload:
+def step_of(name: str, make_loss: Callable[[], Callable[..., Any]], data: tuple[int, ...], classes: int,
+            weights: Shapes, by_hand: bool = False) -> Workload:
     """A step of Adam on weights of these shapes, by a loss as both libraries take it."""
     inputs, *values = normals([data, *weights])
     rows = data[0]
@@ -71,7 +112,8 @@ def step_of(name: str, loss_of: Callable[..., Any], data: tuple[int, ...], class
 
         x, y = (Tensor(array, requires_grad=False).realize() for array in (inputs, labels))
         parameters = [Tensor(array, requires_grad=True).realize() for array in begun]
-        updates = Adam(parameters, lr=1e-3)
+        updates = AdamByHand(Tensor, parameters, 1e-3) if by_hand else Adam(parameters, lr=1e-3)
+        loss_of = make_loss()
         return updated(updates, lambda: loss_of(x, y, *parameters))
 
     def theirs() -> Step:
@@ -79,15 +121,52 @@ def step_of(name: str, loss_of: Callable[..., Any], data: tuple[int, ...], class
 
         x, y = torch.from_numpy(inputs), torch.from_numpy(labels)
         parameters = [torch.from_numpy(array.copy()).requires_grad_() for array in begun]
-        updates = torch.optim.Adam(parameters, lr=1e-3)
+        updates = AdamByHand(torch, parameters, 1e-3) if by_hand else torch.optim.Adam(parameters, lr=1e-3)
+        loss_of = make_loss()
         return updated(updates, lambda: loss_of(x, y, *parameters))
 
-    return Workload(f"{name}, Adam step, no JIT", 1.0, 1.0, 1.0, {**both_tinygrads(ours), "torch": theirs})
+    how = "Adam by hand" if by_hand else "Adam"
+    return Workload(f"{name}, {how}, step without JIT", 1.0, 1.0, 1.0,
+                    {**both_tinygrads(ours), "torch": theirs})
+
+
+def denoised(x: Any, enter: Any, stay: Any, leave: Any) -> Any:
+    """Fifty steps of a sampler (Song, Meng and Ermon, Denoising diffusion implicit models, 2020), whose noise
+    levels Python computes, as one graph."""
+    for i in range(50):
+        kept, after = 0.02 + 0.018 * i, 0.038 + 0.018 * i
+        noise = ((x @ enter + 0.01 * i).tanh() @ stay).tanh() @ leave
+        x = (x - (1 - kept) ** 0.5 * noise) * (after / kept) ** 0.5 + (1 - after) ** 0.5 * noise
+    return x
+
+
+def sampler() -> Workload:
+    arrays = normals([(256, 32), (32, 64), (64, 64), (64, 32)])
+    arrays = [arrays[0], *[weight * 0.1 for weight in arrays[1:]]]
+
+    def ours() -> Step:
+        from tinygrad import Tensor
+
+        tensors = [Tensor(array, requires_grad=False).realize() for array in arrays]
+        return lambda: denoised(*tensors).numpy()
+
+    def theirs() -> Step:
+        import torch
+
+        tensors = [torch.from_numpy(array) for array in arrays]
+        return lambda: denoised(*tensors).numpy()
+
+    return Workload("sampler of 50 steps, 256x32, without JIT", 1.0, 1.0, 1.0,
+                    {**both_tinygrads(ours), "torch": theirs})
 
 
 WORKLOADS = (
-    step_of("perceptron of 3 layers of 128", perceptron, (64, 64), 10, ((64, 128), (128, 128), (128, 10))),
-    step_of("LSTM of 50 cells written out", lstm, (16, 50, 20), 5, ((20, 128), (32, 128), (128,), (32, 5))),
-    step_of("GPT of 3 blocks, 64 wide, 32 tokens", transformer, (32, 64), 50,
+    step_of("perceptron of 3 layers of 128", lambda: perceptron, (64, 64), 10, PERCEPTRON),
+    step_of("perceptron of 3 layers of 128", lambda: perceptron, (64, 64), 10, PERCEPTRON, by_hand=True),
+    step_of("policy of 2 layers of 128", episode, (64, 16), 8, ((16, 128), (128, 8))),
+    step_of("LSTM of 50 cells written out", lambda: lstm, (16, 50, 20), 5,
+            ((20, 128), (32, 128), (128,), (32, 5))),
+    step_of("GPT of 3 blocks, 64 wide, 32 tokens", lambda: transformer, (32, 64), 50,
             (*BLOCK, *BLOCK, *BLOCK, (64,), (64,), (64, 50))),
+    sampler(),
 )

@@ -56,6 +56,13 @@ def data(*shape: int, dtype: DType = dtypes.float32) -> Tensor:
     return Tensor(np.ones(shape, np.float32), device=DEVICE).cast(dtype).realize()
 
 
+def steps(x: Tensor, weight: Tensor) -> Tensor:
+    """Equal kernels but for numbers, which are arguments of one."""
+    for number in (0.3, 0.4, 0.6, 0.7, 0.9):
+        x = x @ weight * number + (x.half() * (number + 2.0)).cast(x.dtype)
+    return x
+
+
 KERNELS: dict[str, Callable[[], Tensor]] = {
     "item by item": lambda: (data(64, 64) * 2 + data(64, 64).exp()).sin(),
     "a block's sum": lambda: data(4, 4096).sum(1),
@@ -70,6 +77,7 @@ KERNELS: dict[str, Callable[[], Tensor]] = {
        for dtype in (dtypes.float16, dtypes.bfloat16, dtypes.bool, dtypes.float32)},
     **{dtype.name: functools.partial(lambda d: data(64, dtype=d) * data(64, dtype=d) + float("nan"), dtype)
        for dtype in (dtypes.float16, dtypes.bfloat16, dtypes.fp8e4m3, dtypes.fp8e5m2)},
+    "numbers as arguments": lambda: steps(*(data(32, 32, dtype=dtypes.float64) for _ in range(2))),
     "every dtype": lambda: sum((data(64, dtype=d).cast(dtypes.float32) for d in dtypes.all), data(64)),
 }
 

@@ -47,8 +47,12 @@ NO_WORK = Estimate(0, 0)
 
 
 def is_computed(node: UOp) -> bool:
-    """Whether this is arithmetic on values, not on places or conditions."""
-    return node.op in Family.ELEMENTWISE and node.dtype.scalar is not dtypes.index and not node.dtype.is_bool
+    """Whether this is arithmetic on values, not on places or conditions, nor a number that is an argument."""
+    if node.op not in Family.ELEMENTWISE or node.dtype.scalar is dtypes.index or node.dtype.is_bool:
+        return False
+    while node.op in (Ops.CAST, Ops.BITCAST):
+        (node,) = node.src
+    return node.op is not Ops.VARIABLE
 
 
 def estimate(nest: UOp, plain: bool = False) -> Estimate:

@@ -17,6 +17,7 @@ import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from tinygrad import observer
@@ -34,6 +35,7 @@ from tinygrad.graph.template import expanded, view_of_nodes
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
 from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
+from tinygrad.schedule.changing_numbers import ChangingNumbers, GraphNumbers, numbers_of
 from tinygrad.schedule.copies import contiguous_part
 from tinygrad.schedule.dynamic_slice import SliceStart, is_short_slice_of_memory, starts_of
 from tinygrad.schedule.exchanges import is_exchange, ordered_around_exchanges
@@ -51,9 +53,13 @@ from tinygrad.schedule.padded_shapes import PaddedShapes
 from tinygrad.schedule.partition import is_sharded
 from tinygrad.schedule.sharded_results import ShardedResults
 
-MAX_KEYS = 1 << 21
-"""Fields of all keys kept, about 8 bytes each: a node has four to six. What is oldest goes first, unless it
-was used since it was last to go (the second-chance algorithm: an order of uses would hash each key twice)."""
+MAX_FIELDS = 1 << 22
+"""Fields of all that is kept, about 8 bytes each. What is oldest goes first, unless it was used since it was
+last to go (the second-chance algorithm: an order of uses would hash each key twice)."""
+TEMPLATE_FIELDS = 256
+"""What a template takes beside its key, in which a node has four to six fields."""
+STEP_FIELDS = 64
+"""What each of its steps takes."""
 
 
 MOST_SHOWN = 3
@@ -71,13 +77,17 @@ class Structure:
         "key",
         "lines",
         "nodes",
+        "numbers",
         "observed",
         "position",
         "sinks",
         "variables",
     )
 
-    def __init__(self, sinks: list[UOp], is_sharded: bool = False) -> None:
+    def __init__(self, sinks: list[UOp], is_sharded: bool = False,
+                 numbers: GraphNumbers = MappingProxyType({})) -> None:
+        self.numbers = numbers
+        """those that are left out (`changing_numbers.py`)"""
         self.lines: tuple[int, ...] | None = None
         """the user's line that each node came from, where somebody records (`observer.py`)"""
         self.observed: Any = None
@@ -94,8 +104,8 @@ class Structure:
         self.fields: list[Any] = []
         self.by_identity: dict[int, int] = {}
         self.walk(sinks)
-        numbers = map(self.position.__getitem__, sinks)
-        self.key: tuple[Any, ...] = (*self.fields, *numbers, Device.DEFAULT, NOOPT.value, ALLOW_TF32.value,
+        at = map(self.position.__getitem__, sinks)
+        self.key: tuple[Any, ...] = (*self.fields, *at, Device.DEFAULT, NOOPT.value, ALLOW_TF32.value,
                                      is_sharded and Device.ONE_MEMORY)
 
     @property
@@ -134,7 +144,7 @@ class Structure:
                     if value is not None:
                         position[node] = len(nodes)
                         nodes.append(node)
-                        fields += (op, value, node.shape)
+                        fields += (op, self.constant(value), node.shape)
                         continue
                 elif op in IGNORED_ARGUMENT:
                     source = source[:1]
@@ -166,8 +176,10 @@ class Structure:
         op, below = node.op, node.src[0]
         if op in IGNORED_ARGUMENT:
             self.fields += (op, node.dtype, self.position[below])
+        elif node in self.numbers:
+            self.add_movement(node, self.numbers[node])
         elif op is Ops.SHRINK and not self.is_sharded and is_short_slice_of_memory(node):
-            self.add_slice(node)
+            self.add_movement(node, starts_of(node.arg, below.shape))
         else:
             part = contiguous_part(below) if op is Ops.COPY else None
             self.fields += (op, node.dtype, node.arg, part, *[self.position[s] for s in node.src])
@@ -195,21 +207,25 @@ class Structure:
         elif node.op is Ops.VARIABLE:
             self.fields.extend((node.op, self.number(node.arg), *node.arg[:3]))
         else:
-            self.fields.append(node)
+            self.fields.append(self.constant(node))
 
-    def add_slice(self, node: UOp) -> None:
-        """The fields of a short slice of memory: how much it takes of each axis, and the VARIABLEs at which
-        it begins."""
-        starts, bounds = starts_of(node.arg, node.src[0].shape)
-        numbers = tuple([None if place is None else self.number(place) for place in starts])
-        self.fields += (node.op, node.dtype, bounds, numbers, self.position[node.src[0]])
+    def constant(self, node: UOp) -> Any:
+        """The field of a CONST: itself, or the number of the VARIABLE that stands for it."""
+        (start,) = self.numbers.get(node, (None,))
+        return node if start is None else (node.dtype, self.number(start))
+
+    def add_movement(self, node: UOp, starts: Sequence[SliceStart | None]) -> None:
+        """The fields of a slice that begins at VARIABLEs along some axes, or of padding that ends there."""
+        self.fields += (node.op, node.dtype, node.shape, self.position[node.src[0]])
+        self.fields += [span if start is None else self.number(start)
+                        for span, start in zip(node.arg, starts, strict=True)]
 
     def number(self, variable: SliceStart) -> int:
         """The number of a VARIABLE with that argument; equal ones have the same."""
         return self.variables.setdefault(variable, len(self.variables))
 
 
-SPECIAL = IGNORED_ARGUMENT | {Ops.SHRINK, Ops.COPY}
+SPECIAL = IGNORED_ARGUMENT | {Ops.SHRINK, Ops.PAD, Ops.COPY}
 """Operations of which a schedule depends on something else than operation, dtype, argument and sources."""
 
 
@@ -222,6 +238,10 @@ def repeated_number(node: UOp) -> UOp | None:
     return number if number.op is Ops.CONST and number.computed_into is None else None
 
 
+class MovingView(ValueError):
+    """A schedule serves one graph only."""
+
+
 @frozen
 class TemplateView:
     """Movement over a BUFFER, by its number."""
@@ -231,8 +251,11 @@ class TemplateView:
 
     @staticmethod
     def of(view: UOp, slot_of: dict[UOp, int]) -> TemplateView:
+        """Raises MovingView for a view at VARIABLEs."""
         movements = []
         while view.op is not Ops.BUFFER:
+            if len(view.src) != 1:
+                raise MovingView("a result is a view whose place differs from graph to graph")
             movements.append((view.op, view.arg))
             (view,) = view.src
         return TemplateView(slot_of[view], tuple(reversed(movements)))
@@ -350,6 +373,13 @@ def with_program(items: list[ScheduleItem], structure: Structure) -> list[Schedu
     return [i._replace(program=program) if is_exchange(i) else i for i in items]
 
 
+def with_known_values(items: list[ScheduleItem], structure: Structure) -> list[ScheduleItem]:
+    """`items` of a graph, whose variables are fixed where they are not the structure's own."""
+    known = structure.variables
+    return [i._replace(variables=tuple([v if v.variable in known else BoundVariable(v.name, "", v.value)
+                                        for v in i.variables])) for i in items]
+
+
 def uses_memory_of_others(schedule: Schedule, structure: Structure) -> bool:
     """Whether a schedule uses memory that neither the structure tells of nor its items write: some value that
     is none of the structure's nodes (one inside an APPLY, a shard) was computed before. It is for this graph
@@ -372,6 +402,11 @@ def on_several_devices(outputs: Sequence[UOp]) -> bool:
     return Sharding.exists and any(is_sharded.of(s) for s in outputs)
 
 
+def fields_of(template: Template, key: tuple[Any, ...]) -> int:
+    """About how many fields it takes to keep a template under its key."""
+    return TEMPLATE_FIELDS + STEP_FIELDS * len(template.steps) + len(key)
+
+
 class PersistentTemplates(Protocol):
     """Templates that outlive the process."""
 
@@ -382,12 +417,13 @@ class PersistentTemplates(Protocol):
 class ScheduleCache:
     """Templates by the key of their structure, up to a bound, and on disk where one is given."""
 
-    def __init__(self, limit: int = MAX_KEYS, disk: PersistentTemplates | None = None) -> None:
+    def __init__(self, limit: int = MAX_FIELDS, disk: PersistentTemplates | None = None) -> None:
         self.limit = limit
         self.disk = disk
         self.size = 0
         self.templates: dict[tuple[Any, ...], Template] = {}
         self.lock = threading.Lock()
+        self.numbers = ChangingNumbers()
 
     def schedule(self, sinks: Sequence[UOp]) -> Schedule:
         """The steps that compute `sinks`, each a tensor-graph node."""
@@ -435,10 +471,35 @@ class ScheduleCache:
             schedule = self.of_stand_ins(results)
             if not uses_memory_of_others(schedule, structure):
                 schedule = self.kept(Template.of(schedule, structure), structure)
+        elif numbers := self.changing_numbers(structure):
+            schedule = self.schedule_for_numbers(structure, numbers)
         else:
             with observer.span("schedule", f"{len(structure.nodes)} nodes"):
                 schedule = self.new_schedule(structure)
         schedule.structure, schedule.is_new = structure, True
+        return schedule
+
+    def changing_numbers(self, structure: Structure) -> GraphNumbers:
+        """The numbers of a new structure that were others in one seen before."""
+        numbers = numbers_of([repeated_number(node) or node if node.op is Ops.EXPAND else node
+                              for node in structure.nodes], structure.sinks)
+        if not numbers or any(Device[memory.arg.device].elsewhere for memory in structure.buffers):
+            return {}  # processes that exchange values schedule alike, whatever else each computes
+        others = Structure(structure.sinks, numbers=numbers)
+        with self.lock:
+            return self.numbers.of(hash(others.key), numbers)
+
+    def schedule_for_numbers(self, structure: Structure, numbers: GraphNumbers) -> Schedule:
+        """The schedule of a structure by that of all which differ from it in some numbers; kept as its own
+        too."""
+        every = Structure(structure.sinks, numbers=numbers)
+        template = self.known(every)
+        try:
+            schedule = self.new_schedule(every) if template is None else self.known_again(template, every)
+        except MovingView:
+            return self.new_schedule(structure)
+        schedule.items = with_known_values(schedule.items, structure)
+        self.keep(Template.of(schedule, structure), structure)
         return schedule
 
     def expanded_schedule(self, structure: Structure) -> Schedule:
@@ -449,9 +510,7 @@ class ScheduleCache:
         views = {sink: schedule.views.get(node) for sink, node in results.items()}
         new = {sink: view for sink, view in views.items() if view is not None}
         if len(new) == len(views) and not uses_memory_of_others(schedule, structure):
-            items = [i._replace(variables=tuple(
-                [v if v.variable in structure.variables else BoundVariable(v.name, "", v.value)
-                 for v in i.variables])) for i in schedule.items]
+            items = with_known_values(schedule.items, structure)
             self.keep(Template.of(replace(schedule, items=items, views=new), structure), structure)
         known = {sink: held for sink, node in results.items() if (held := storage_view(node)) is not None}
         schedule.views.update(known | new)
@@ -474,7 +533,7 @@ class ScheduleCache:
         """The schedule of a structure that this process has not scheduled before."""
         def make() -> Template:
             with collector_paused():
-                schedule = create_schedule(structure.sinks)
+                schedule = create_schedule(structure.sinks, structure.numbers)
                 schedule.items = with_program(ordered_around_exchanges(schedule.items), structure)
             return Template.of(schedule, structure)
 
@@ -487,7 +546,7 @@ class ScheduleCache:
         key = structure.key
         with self.lock:
             if key not in self.templates:
-                self.size += len(key)
+                self.size += fields_of(template, key)
             self.templates[key] = template
             while self.size > self.limit:
                 oldest = next(iter(self.templates))
@@ -496,4 +555,4 @@ class ScheduleCache:
                     template.was_used = False
                     self.templates[oldest] = template
                 else:
-                    self.size -= len(oldest)
+                    self.size -= fields_of(template, oldest)

@@ -14,14 +14,13 @@ without its border; its start says more to the compiler than a number that it do
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import UOp
 from tinygrad.schedule.copies import contiguous_part
-from tinygrad.schedule.memory_views import memory_of
 
 Box = tuple[tuple[int, int], ...]
 """Where a slice begins and ends along each axis."""
@@ -78,52 +77,43 @@ def is_dynamic_slice(node: UOp) -> bool:
     return is_short_slice(node) and node.shape[-1] in (1, node.src[0].shape[-1])
 
 
-def dynamic_slice(node: UOp, memory: UOp, name: str = "slice start") -> UOp:
-    """A short slice of `memory`, that begins at a VARIABLE along each axis of which it leaves at most half.
-
-    VARIABLEs of equal bounds have equal names, whatever slice they belong to: so kernels can be equal.
-    """
-    starts, bounds = starts_of(node.arg, node.src[0].shape, name)
+def dynamic_slice(node: UOp, memory: UOp, starts: Sequence[SliceStart | None]) -> UOp:
+    """A slice of `memory` that begins at VARIABLEs, along each axis for which `starts` has one."""
     offsets = [UOp.const(0, dtypes.index) if start is None else UOp.variable(*start) for start in starts]
+    bounds = tuple([span if start is None else (0, size)
+                    for span, start, size in zip(node.arg, starts, node.shape, strict=True)])
     return UOp.new(Ops.SHRINK, node.dtype, (memory, *offsets), bounds)
 
 
 SliceStart = tuple[str, int, int, int]
 """Where a slice begins along an axis: the name of a VARIABLE, its bounds and its value."""
+SEPARATOR = " #"
+"""In the name of a VARIABLE that stands for one number of a graph: before its place, which kernels do not
+know."""
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def starts_of(box: Box, shape: tuple[int, ...], name: str = "slice start"
-              ) -> tuple[tuple[SliceStart | None, ...], Box]:
-    """The start of a short slice along each axis of which it leaves at most half, and its bounds from there
-    on."""
-    starts: list[SliceStart | None] = []
-    bounds = []
-    for short, (start, end), size in zip(_sliced_axes(box, shape), box, shape, strict=True):
-        most = size - (end - start)
-        starts.append((f"{name} in 0..{most}", 0, most, start) if short else None)
-        bounds.append((0, end - start) if short else (start, end))
-    return tuple(starts), tuple(bounds)
+def starts_of(box: Box, shape: tuple[int, ...], name: str = "slice start") -> tuple[SliceStart | None, ...]:
+    """The start of a short slice along each axis of which it leaves at most half. Starts of equal bounds have
+    equal names, whatever slice they belong to: so kernels can be equal."""
+    return tuple([start_variable(size - (end - start), start, name) if short else None
+                  for short, (start, end), size in zip(_sliced_axes(box, shape), box, shape, strict=True)])
 
 
-def with_dynamic_slices(root: UOp, done: dict[UOp, UOp]) -> UOp:
-    """What stands for `root` in a graph whose short slices of memory begin at VARIABLEs; `done` as
-    `UOp.rebuild` has it."""
-
-    def in_memory(node: UOp) -> UOp | None:
-        view = memory_of(node)
-        if view is None:
-            return None
-        placed = with_dynamic_slices(view, done)
-        return node if placed is view else placed
-
-    return root.rebuild(_over_slices, in_memory, done)
+def start_variable(most: int, start: int, name: str = "slice start") -> SliceStart:
+    """Where a slice begins that may begin anywhere up to `most`."""
+    return f"{name} in 0..{most}", 0, most, start
 
 
-def _over_slices(node: UOp, src: tuple[UOp, ...]) -> UOp:
+def without_place(name: str) -> str:
+    """The name of a VARIABLE, as kernels have it."""
+    return name.partition(SEPARATOR)[0]
+
+
+def over_slices(node: UOp, src: tuple[UOp, ...]) -> UOp:
     """What stands for a node over what stands for its sources."""
     if is_short_slice_of_memory(node):
-        return dynamic_slice(node, src[0])
+        return dynamic_slice(node, src[0], starts_of(node.arg, node.src[0].shape))
     if src == node.src or (node.op is Ops.COPY and contiguous_part(node.src[0]) is not None):
         return node
     return node.replace(src=src)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tinygrad import observer
@@ -21,6 +22,7 @@ from tinygrad.graph.shapes import inverse_permutation
 from tinygrad.graph.symbolic import TRUE
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import reachable
+from tinygrad.schedule.changing_numbers import GraphNumbers, shared_kernels, with_arguments
 from tinygrad.schedule.copies import computing_device, contiguous_part, is_computed, transfer
 from tinygrad.schedule.cost import BOUNDARIES, is_counter
 from tinygrad.schedule.dynamic_slice import (
@@ -28,7 +30,8 @@ from tinygrad.schedule.dynamic_slice import (
     dynamic_slice,
     dynamic_slices,
     is_dynamic_slice,
-    with_dynamic_slices,
+    starts_of,
+    without_place,
 )
 from tinygrad.schedule.fuse import Fusion, Kernel
 from tinygrad.schedule.layout import axis_order, cuts_loop, with_axes_joined, worth_ordering
@@ -136,12 +139,12 @@ class Schedule:
     """whether no equal graph had it before"""
 
 
-def create_schedule(sinks: list[UOp]) -> Schedule:
-    """The steps that compute `sinks`, each a tensor-graph node."""
+def create_schedule(sinks: list[UOp], numbers: GraphNumbers = MappingProxyType({})) -> Schedule:
+    """The steps that compute `sinks`, each a tensor-graph node. `numbers` are arguments of the kernels."""
     inner = _stored_inside(sinks)
     placed: dict[UOp, UOp] = {}
-    """what stands for each node, with slices of memory at VARIABLEs"""
-    simplified = simplified_graph([with_dynamic_slices(node, placed) for node in (*sinks, *inner)])
+    """what stands for each node, with VARIABLEs for what kernels get as arguments"""
+    simplified = simplified_graph([with_arguments(node, numbers, placed) for node in (*sinks, *inner)])
     graph, became = _in_memory(sinks, list(map(_where_asked, simplified, sinks)))
     nodes = list(UOp.sink(graph).toposort())
     buffered: frozenset[UOp] = frozenset()
@@ -163,6 +166,7 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
             items = [item._replace(lines=lines) for item in items]
         schedule.items.extend(items)
     schedule.items.extend(plan.late_writes())
+    schedule.items = with_shared_kernels(schedule.items)
     results = dict(zip(sinks, graph, strict=True)) | _still_stored(inner, simplified[len(sinks):], became)
     held = {node: node.src[0] if node.op is Ops.ASSIGN else view for node, view in plan.buffer_of.items()}
     views = {original: over_memory(node, held) or node for original, node in results.items()}
@@ -170,6 +174,18 @@ def create_schedule(sinks: list[UOp]) -> Schedule:
     schedule.views = {original: shared_memory(original) if view.base in placed else view
                       for original, view in views.items()}
     return schedule
+
+
+def with_shared_kernels(items: list[ScheduleItem]) -> list[ScheduleItem]:
+    """Steps whose kernels differ in numbers alone, as those of a loop in Python do whose rate falls, with one
+    kernel that has these numbers as arguments."""
+    found = shared_kernels(item.ast for item in items if item.ast.op is Ops.SINK)
+    shared = []
+    for item in items:
+        ast, numbers = found.get(item.ast, (item.ast, ()))
+        own = tuple([BoundVariable(name, "", value) for name, _, _, value in numbers])
+        shared.append(item._replace(ast=ast, variables=item.variables + own) if own else item)
+    return shared
 
 
 def launches_of(item: ScheduleItem) -> list[ScheduleItem]:
@@ -416,8 +432,9 @@ class _KernelGraph:
         that value too."""
         name, low, high, value = node.arg
         if node not in self.variables:
-            taken = sum(other.arg[0] == name for other in self.variables)
-            self.variables[node] = BoundVariable(f"{name}_{taken}" if taken else name, "" if known else name,
+            own = without_place(name)
+            taken = sum(without_place(other.arg[0]) == own for other in self.variables)
+            self.variables[node] = BoundVariable(f"{own}_{taken}" if taken else own, "" if known else name,
                                                  value, (low, high))
         return UOp.new(Ops.VARIABLE, node.dtype, (), (self.variables[node].name, low, high, None))
 
@@ -435,7 +452,7 @@ class _KernelGraph:
     def computed(self, node: UOp, src: tuple[UOp, ...]) -> UOp:
         """What stands for a node that the kernel computes, over what stands for its sources."""
         if node in self.writer.dynamic:
-            slice_ = dynamic_slice(node, src[0], "step start")
+            slice_ = dynamic_slice(node, src[0], starts_of(node.arg, node.src[0].shape, "step start"))
             return slice_.substitute({n: self.variable(n, known=True) for n in slice_.src[1:]
                                     if n.op is Ops.VARIABLE})
         if node.op is Ops.ASSIGN:
