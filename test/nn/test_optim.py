@@ -327,8 +327,8 @@ def test_optimizers_refuse() -> None:
         optim.SGD([p], lr=-1)
     with pytest.raises(TypeError, match="a list of tensors, got one of shape \\(2,\\)"):
         optim.Adam(p)
-    with pytest.raises(TypeError, match="got a dict; OptimizerGroup joins"):
-        optim.Adam([{"params": [p]}])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="got a dict: parameter groups are dicts"):
+        optim.Adam([{"params": [p]}, p])  # type: ignore[list-item]
     with pytest.raises(AttributeError, match=r"group\[0\].lr"):
         optim.OptimizerGroup(optim.SGD([p])).lr  # noqa: B018
     with pytest.raises(ValueError, match="b1 and b2"):

@@ -2,10 +2,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from tinygrad.functional.graph_templates import memoised
-from tinygrad.nn.optim.optimizer import Optimizer, averaged, refuse_averages, refuse_negative
+from tinygrad.nn.optim.optimizer import (
+    Optimizer,
+    Parameters,
+    averaged,
+    refuse_averages,
+    refuse_negative,
+    takes_groups,
+)
 from tinygrad.tensor import Tensor
 
 
@@ -18,7 +25,7 @@ class LAMB(Optimizer):
     takes its place (Reddi, Kale and Kumar, 2018).
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
+    def __init__(self, params: Parameters, lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
                  eps: float = 1e-6, weight_decay: float = 0.0, adam: bool = False,
                  device: str | None = None, fused: bool = False, *, gradient_decay: float = 0.0,
                  amsgrad: bool = False, maximize: bool = False) -> None:
@@ -83,7 +90,8 @@ def _adapted(value: Tensor, m: Tensor, v: Tensor, correction1: Tensor, correctio
 Betas = tuple[float, float] | None
 
 
-def Adam(params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
+@takes_groups
+def Adam(params: Parameters, lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
          eps: float = 1e-8, device: str | None = None, fused: bool = False, *, betas: Betas = None,
          weight_decay: float = 0.0, amsgrad: bool = False, maximize: bool = False) -> LAMB:
     """Adam (Kingma and Ba, 2014), as PyTorch's: p -= lr * m' / (sqrt(v') + eps), bias-corrected. `betas` is
@@ -94,7 +102,8 @@ def Adam(params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float
                 amsgrad=amsgrad, maximize=maximize)
 
 
-def AdamW(params: Iterable[Tensor], lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
+@takes_groups
+def AdamW(params: Parameters, lr: float = 0.001, b1: float = 0.9, b2: float = 0.999,
           eps: float = 1e-8, weight_decay: float = 0.01, device: str | None = None,
           fused: bool = False, *, betas: Betas = None, amsgrad: bool = False, maximize: bool = False) -> LAMB:
     """Adam with weight decay apart from the gradient (Loshchilov and Hutter, 2017), as PyTorch's AdamW."""
@@ -107,7 +116,7 @@ class _Adaptive(Optimizer):
     """m = b1 * m + (1 - b1) * g, and what a parameter is changed by for it. `weight_decay` times p is added
     to g; `decoupled_weight_decay`: p shrinks by 1 - lr * weight_decay instead."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float, betas: tuple[float, float], eps: float,
+    def __init__(self, params: Parameters, lr: float, betas: tuple[float, float], eps: float,
                  weight_decay: float, decoupled_weight_decay: bool, device: str | None, fused: bool,
                  maximize: bool) -> None:
         super().__init__(params, lr, device, fused, maximize)
@@ -159,7 +168,7 @@ class Adamax(_Adaptive):
     """m = b1 * m + (1 - b1) * g; v = max(b2 * v, |g| + eps); p -= lr / (1 - b1^t) * m / v (Kingma and Ba,
     2014, section 7.1), as PyTorch's. `weight_decay` times p is added to g."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 0.002, betas: tuple[float, float] = (0.9, 0.999),
+    def __init__(self, params: Parameters, lr: float = 0.002, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0, device: str | None = None,
                  fused: bool = False, maximize: bool = False) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, False, device, fused, maximize)
@@ -175,7 +184,7 @@ class NAdam(_Adaptive):
     N) * g + n(t + 1) / (1 - N n(t + 1)) * m) / (sqrt(v') + eps). `weight_decay` times p is added to g;
     `decoupled_weight_decay`: p shrinks by 1 - lr * weight_decay instead."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 0.002, betas: tuple[float, float] = (0.9, 0.999),
+    def __init__(self, params: Parameters, lr: float = 0.002, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0, momentum_decay: float = 0.004,
                  decoupled_weight_decay: bool = False, device: str | None = None,
                  fused: bool = False, maximize: bool = False) -> None:
@@ -206,7 +215,7 @@ class RAdam(_Adaptive):
     `weight_decay` times p is added to g; `decoupled_weight_decay`: p shrinks by 1 - lr * weight_decay
     instead."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 0.001, betas: tuple[float, float] = (0.9, 0.999),
+    def __init__(self, params: Parameters, lr: float = 0.001, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0, decoupled_weight_decay: bool = False,
                  device: str | None = None, fused: bool = False, maximize: bool = False) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, decoupled_weight_decay, device, fused,

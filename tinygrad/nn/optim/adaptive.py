@@ -2,10 +2,8 @@
 those of rows and columns alone."""
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tinygrad.dtype import DType, dtypes, promote
-from tinygrad.nn.optim.optimizer import Optimizer, averaged, refuse_averages, refuse_negative
+from tinygrad.nn.optim.optimizer import Optimizer, Parameters, averaged, refuse_averages, refuse_negative
 from tinygrad.tensor import Tensor
 
 
@@ -14,7 +12,7 @@ class RMSprop(Optimizer):
     PyTorch's. `weight_decay` times p is added to g; `centered` subtracts the square of the average of g from
     v; with `momentum`, b = momentum * b + the quotient takes its place."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 0.01, alpha: float = 0.99, eps: float = 1e-8,
+    def __init__(self, params: Parameters, lr: float = 0.01, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False,
                  device: str | None = None, fused: bool = False, maximize: bool = False) -> None:
         super().__init__(params, lr, device, fused, maximize)
@@ -48,7 +46,7 @@ class Adagrad(Optimizer):
     """v += g^2; p -= lr * g / (sqrt(v) + eps) (Duchi, Hazan and Singer, 2011), as PyTorch's. `weight_decay`
     times p is added to g."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 0.01, *, weight_decay: float = 0.0,
+    def __init__(self, params: Parameters, lr: float = 0.01, *, weight_decay: float = 0.0,
                  initial_accumulator_value: float = 0.0, eps: float = 1e-10, device: str | None = None,
                  fused: bool = False, maximize: bool = False) -> None:
         super().__init__(params, lr, device, fused, maximize)
@@ -72,7 +70,7 @@ class Adadelta(Optimizer):
     """v = rho * v + (1 - rho) * g^2; d = g * sqrt(u + eps) / sqrt(v + eps); u = rho * u + (1 - rho) * d^2; p
     -= lr * d (Zeiler, 2012), as PyTorch's. `weight_decay` times p is added to g."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6,
+    def __init__(self, params: Parameters, lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6,
                  weight_decay: float = 0.0, device: str | None = None, fused: bool = False,
                  maximize: bool = False) -> None:
         super().__init__(params, lr, device, fused, maximize)
@@ -107,7 +105,7 @@ class Adafactor(Optimizer):
     unless given. Weight decay shrinks p by 1 - lr * weight_decay.
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 0.01, beta2_decay: float = -0.8,
+    def __init__(self, params: Parameters, lr: float = 0.01, beta2_decay: float = -0.8,
                  eps: tuple[float | None, float] = (None, 1e-3), d: float = 1.0, weight_decay: float = 0.0,
                  device: str | None = None, fused: bool = False, maximize: bool = False) -> None:
         super().__init__(params, lr, device, fused, maximize)

@@ -1,11 +1,10 @@
 """Gradient descent: by the gradient with momentum (SGD, LARS, Muon), averaged (ASGD), by its sign (Rprop)."""
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeAlias
 
 from tinygrad.functional.graph_templates import memoised
-from tinygrad.nn.optim.optimizer import Optimizer, refuse_negative
+from tinygrad.nn.optim.optimizer import Optimizer, Parameters, refuse_negative, takes_groups
 from tinygrad.tensor import Tensor
 
 
@@ -18,7 +17,7 @@ class LARS(Optimizer):
     by lr * trust before the momentum instead of after.
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.9,
+    def __init__(self, params: Parameters, lr: float = 0.001, momentum: float = 0.9,
                  weight_decay: float = 1e-4, ns_steps: int = 0,
                  ns_coefficients: tuple[float, float, float] | None = None, nesterov: bool = False,
                  classic: bool = True, pre_wd: bool = True, tcoef: float = 0.001,
@@ -112,7 +111,8 @@ def orthogonalize(g: Tensor, steps: int, coefficients: tuple[float, float, float
     return x.reshape(g.shape) * float(max(1.0, rows / columns) ** 0.5)
 
 
-def SGD(params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
+@takes_groups
+def SGD(params: Parameters, lr: float = 0.001, momentum: float = 0.0, weight_decay: float = 0.0,
         nesterov: bool = False, classic: bool = False, device: str | None = None,
         fused: bool = False, maximize: bool = False) -> LARS:
     """Stochastic gradient descent: g += weight_decay * p; b = momentum * b + g; p -= lr * b, as PyTorch's
@@ -133,7 +133,8 @@ def SGD(params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.0, weig
                 device=device, fused=fused, maximize=maximize)
 
 
-def Muon(params: Iterable[Tensor], lr: float = 0.001, momentum: float = 0.95, weight_decay: float = 0.1,
+@takes_groups
+def Muon(params: Parameters, lr: float = 0.001, momentum: float = 0.95, weight_decay: float = 0.1,
          ns_steps: int = 5, ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
          nesterov: bool = True, device: str | None = None, fused: bool = False,
          maximize: bool = False) -> LARS:
@@ -156,7 +157,7 @@ class ASGD(Optimizer):
     times p is added to g.
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 0.01, lambd: float = 1e-4, alpha: float = 0.75,
+    def __init__(self, params: Parameters, lr: float = 0.01, lambd: float = 1e-4, alpha: float = 0.75,
                  t0: float = 1e6, weight_decay: float = 0.0, device: str | None = None, fused: bool = False,
                  maximize: bool = False) -> None:
         super().__init__(params, lr, device, fused, maximize)
@@ -191,7 +192,7 @@ class Rprop(Optimizer):
     where it has the other, where the item then stays for one step (Riedmiller and Braun, 1993), as PyTorch's.
     For gradients of all data, not of a batch. Sizes begin with `lr`, and stay within `step_sizes`."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 0.01, etas: tuple[float, float] = (0.5, 1.2),
+    def __init__(self, params: Parameters, lr: float = 0.01, etas: tuple[float, float] = (0.5, 1.2),
                  step_sizes: tuple[float, float] = (1e-6, 50.0), device: str | None = None,
                  fused: bool = False, maximize: bool = False) -> None:
         super().__init__(params, lr, device, fused, maximize)

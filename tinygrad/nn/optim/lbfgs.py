@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from tinygrad.frozen import frozen
-from tinygrad.nn.optim.optimizer import Optimizer, refuse_negative
+from tinygrad.nn.optim.optimizer import Optimizer, Parameters, refuse_negative
 from tinygrad.nn.utils import parameters_to_vector, vector_to_parameters
 from tinygrad.tensor import Tensor
 
@@ -53,7 +53,7 @@ class LBFGS(Optimizer):
     (12.5, [1.0, 1.0])
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float = 1.0, max_iter: int = 20,
+    def __init__(self, params: Parameters, lr: float = 1.0, max_iter: int = 20,
                  max_eval: int | None = None, tolerance_grad: float = 1e-7, tolerance_change: float = 1e-9,
                  history_size: int = 100, line_search_fn: str | None = None, device: str | None = None
                  ) -> None:

@@ -9,13 +9,66 @@ in float32 at least.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.graph_templates import memoised
 from tinygrad.graph.leaf_tensors import depends_on_leaf
 from tinygrad.helpers import dedup, flatten
 from tinygrad.tensor import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Parameters: TypeAlias = Iterable[Tensor] | Sequence[Mapping[str, Any]]
+"""What an optimizer takes: tensors, or groups of them with options of their own."""
+
+
+def takes_groups(make: Callable[P, R]) -> Callable[P, R]:
+    """Of a function that makes an optimizer: its parameters may be groups."""
+    @functools.wraps(make)
+    def made(*args: P.args, **options: P.kwargs) -> R:
+        groups = _groups_of(make, args, options)
+        return make(*args, **options) if groups is None else _joined(make, groups)
+
+    return made
+
+
+def _joined(make: Callable[..., Any], groups: Sequence[Mapping[str, Any]]) -> Any:
+    return OptimizerGroup(*[make(**group) for group in groups])
+
+
+def _for_groups(cls: type[Optimizer], init: Callable[..., None]) -> Callable[..., None]:
+    """The `__init__` of an optimizer, whose parameters may be groups: it becomes an `OptimizerGroup` then."""
+    @functools.wraps(init)
+    def __init__(self: Optimizer, *args: Any, **options: Any) -> None:
+        groups = _groups_of(init, (self, *args), options, skipped=1) if type(self) is cls else None
+        if groups is None:
+            init(self, *args, **options)
+        else:
+            self.__class__ = OptimizerGroup
+            OptimizerGroup.__init__(self, *[cls(**group) for group in groups])  # type: ignore[arg-type]
+
+    return __init__
+
+
+def _groups_of(make: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], skipped: int = 0
+               ) -> list[dict[str, Any]] | None:
+    """For each parameter group that was given, the arguments of its own optimizer; None for tensors."""
+    given = args[skipped] if len(args) > skipped else options.get("params")
+    if not isinstance(given, (list, tuple)) or not given or not all(isinstance(g, dict) for g in given):
+        return None
+    common = dict(list(inspect.signature(make).bind(*args, **options).arguments.items())[skipped:])
+    groups = [common | group for group in given]
+    if not all("params" in group for group in given):
+        raise ValueError('a parameter group is a dict with the key "params"')
+    groups = [g | {"params": [g["params"]] if isinstance(g["params"], Tensor) else list(g["params"])}
+              for g in groups]
+    tensors = flatten(g["params"] for g in groups)
+    if len({id(t) for t in tensors}) < len(tensors):
+        raise ValueError("some parameters are in more than one parameter group, or twice in one")
+    return groups
 
 
 class Optimizer:
@@ -25,24 +78,31 @@ class Optimizer:
     float tensor of one item; `optimizer.lr = 0.01` writes another rate into it, between steps. `fused` is
     tinygrad's, one update of all parameters joined, and changes nothing: updates of equal shapes are one
     kernel anyway. `maximize`: gradients are taken with the other sign, to climb.
+
+    In place of tensors `params` may be PyTorch's groups: dicts with "params" and options, which hold for
+    those instead of the others. That is an `OptimizerGroup`.
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float, device: str | None = None, fused: bool = False,
+    def __init_subclass__(cls) -> None:
+        if (init := vars(cls).get("__init__")) is not None:
+            cls.__init__ = _for_groups(cls, init)  # type: ignore[method-assign]
+
+    def __init__(self, params: Parameters, lr: float, device: str | None = None, fused: bool = False,
                  maximize: bool = False) -> None:
         refuse_negative(learning_rate=lr)
         if isinstance(params, Tensor):
             raise TypeError("an optimizer takes a list of tensors, got one of shape "
                             f"{params.shape}: [x] is a list")
-        params = list(params)
-        strangers = [p for p in params if not isinstance(p, Tensor)]
+        given: list[Any] = list(params)
+        strangers = [p for p in given if not isinstance(p, Tensor)]
         if strangers:
             kind = type(strangers[0]).__name__
-            hint = "; OptimizerGroup joins optimizers of other options" if kind == "dict" else ""
+            hint = ": parameter groups are dicts all of them, in a list" if kind == "dict" else ""
             raise TypeError(f"an optimizer takes tensors, got a {kind}{hint}")
-        for p in params:
+        for p in given:
             if p.requires_grad is None and p.dtype.is_float:
                 p.requires_grad = True
-        unique = dedup(params)
+        unique: list[Tensor] = dedup(given)
         self.params = [p for p in unique if p.requires_grad]
         self.buffers = [p for p in unique if not p.requires_grad]
         if not self.params:
@@ -66,6 +126,18 @@ class Optimizer:
         else:
             refuse_negative(learning_rate=rate)
             self.lr.assign([rate])
+
+    @property
+    def param_groups(self) -> list[ParameterGroup]:
+        """The parameters and their options, by name, as PyTorch has them: here in one group.
+
+        >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=0.5)
+        >>> for group in optimizer.param_groups:
+        ...     group["lr"] *= 0.5
+        >>> optimizer.lr.item(), len(group["params"])
+        (0.25, 1)
+        """
+        return [ParameterGroup(self)]
 
     def _numbers(self, values: list[float]) -> Tensor:
         """Numbers that change between steps, as exact as the widest update: a tensor with memory of its
@@ -165,6 +237,11 @@ class OptimizerGroup(Optimizer):
         for optimizer in self.optimizers:
             optimizer.lr = rate
 
+    @property
+    def param_groups(self) -> list[ParameterGroup]:
+        """Those of its optimizers."""
+        return flatten(o.param_groups for o in self.optimizers)
+
     def __getitem__(self, i: int) -> Optimizer:
         return self.optimizers[i]
 
@@ -174,6 +251,49 @@ class OptimizerGroup(Optimizer):
 
     def schedule_step(self) -> list[Tensor]:
         return flatten(o.schedule_step() for o in self.optimizers)
+
+
+class ParameterGroup(MutableMapping[str, Any]):
+    """An optimizer's parameters and options, by their names. `lr` is a number here; written, it is memory
+    like any rate, and a step under TinyJit takes it. Other options that are written hold for steps that are
+    not captured yet."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def _names(self) -> list[str]:
+        own = vars(self.optimizer).items()
+        return ["params", "lr", *(name for name, value in own if isinstance(value, (bool, int, float)))]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __getitem__(self, name: str) -> Any:
+        self._refuse_strange(name)
+        if name == "lr":
+            return float(str(self.optimizer.lr.numpy()[0]))  # the number that was written
+        return getattr(self.optimizer, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._refuse_strange(name)
+        if name == "params":
+            raise ValueError("the parameters of an optimizer stay; make another one for others")
+        setattr(self.optimizer, name, value)
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("the options of an optimizer stay")
+
+    def __repr__(self) -> str:
+        shown = [f"{name}: {value}" for name, value in self.items() if name != "params"]
+        return f"<{len(self.optimizer.params)} parameters, {', '.join(shown)}>"
+
+    def _refuse_strange(self, name: str) -> None:
+        if name not in self._names():
+            kind = type(self.optimizer).__name__
+            raise KeyError(f"{kind} has no option {name!r} to be read or written; it has {self._names()}")
 
 
 @memoised

@@ -1,0 +1,111 @@
+"""PyTorch's parameter groups: options of their own for some parameters, read and written by name."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tinygrad import Tensor, TinyJit
+from tinygrad.nn import optim
+
+from .table import torch
+
+MADE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("SGD", {"lr": 0.1, "momentum": 0.9}, {"lr": 0.01, "weight_decay": 0.1}),
+    ("SGD", {"lr": 0.1}, {"momentum": 0.5, "nesterov": True}),
+    ("Adam", {"lr": 0.1}, {"betas": (0.5, 0.9), "weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.1, "weight_decay": 0.0}, {"lr": 0.02, "weight_decay": 0.3}),
+    ("RMSprop", {"lr": 0.1}, {"alpha": 0.5, "momentum": 0.9}), ("Adagrad", {"lr": 0.1}, {"lr": 0.5}),
+    ("NAdam", {"lr": 0.1}, {"weight_decay": 0.1}), ("Rprop", {"lr": 0.1}, {"lr": 0.2})]
+
+
+def trained(library: Any, make: Callable[[list[Any]], Any], between: Callable[[Any, int], None]) -> list[Any]:
+    """Three parameters after steps of an optimizer, between which something is done with it."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((4, 3), (3,), (2, 2))]
+    ps = [Tensor(a, requires_grad=True) if library is Tensor else torch.from_numpy(a).requires_grad_()
+          for a in arrays]
+    optimizer = make(ps)
+    for step in range(6):
+        between(optimizer, step)
+        optimizer.zero_grad()
+        loss = (ps[0] @ ps[1]).sum() + (ps[0] * ps[0]).sum() + ps[1].exp().sum()
+        (loss + (ps[2] * ps[2] * ps[2]).sum()).backward()
+        optimizer.step()
+    return [p.detach().numpy() for p in ps]
+
+
+def halved(optimizer: Any, step: int) -> None:
+    if step % 2:
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.5
+
+
+@pytest.mark.parametrize("positional", [False, True])
+@pytest.mark.parametrize(("name", "common", "own"), MADE)
+def test_groups_are_pytorchs(name: str, common: dict[str, Any], own: dict[str, Any], positional: bool
+                             ) -> None:
+    def make(module: Any) -> Callable[[list[Any]], Any]:
+        def made(ps: list[Any]) -> Any:
+            groups = [{"params": ps[:1]}, {"params": ps[1:2], **own}, {"params": ps[2]}]
+            options = dict(common)
+            rate = [options.pop("lr")] if positional else []
+            return getattr(module, name)(groups, *rate, **options)
+        return made
+
+    found, expected = trained(Tensor, make(optim), halved), trained(torch, make(torch.optim), halved)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
+
+
+def test_a_rate_that_is_written_by_name_is_the_next_step_s_under_tinyjit() -> None:
+    p = Tensor([1.0], requires_grad=True)
+    optimizer = optim.SGD([{"params": [p]}], lr=1.0)
+
+    @TinyJit
+    def step() -> None:
+        optimizer.zero_grad()
+        p.sum().backward()
+        optimizer.step()
+
+    values = []
+    for rate in (1.0, 0.5, 0.25, 0.125, 2.0):
+        optimizer.param_groups[0]["lr"] = rate
+        step()
+        values.append(p.item())
+    assert values == [0.0, -0.5, -0.75, -0.875, -2.875]
+
+
+def test_a_group_has_its_optimizers_options_by_name() -> None:
+    p, q = (Tensor([1.0], requires_grad=True) for _ in range(2))
+    optimizer = optim.Adam([{"params": [p], "lr": 0.25}, {"params": q, "eps": 0.5}], lr=0.1)
+    assert isinstance(optimizer, optim.OptimizerGroup)
+    first, second = optimizer.param_groups
+    assert [first["lr"], second["lr"], first["eps"], second["eps"]] == [0.25, 0.1, 1e-8, 0.5]
+    assert first["params"][0] is p
+    second["eps"] = 0.25
+    assert optimizer[1].eps == 0.25
+    assert len(first) == len(list(first))
+    assert "lr: 0.25" in repr(first)
+    with pytest.raises(KeyError, match=r"LAMB has no option 'rate' .* 'lr'"):
+        first["rate"] = 1.0
+    with pytest.raises(ValueError, match="the parameters of an optimizer stay"):
+        first["params"] = []
+    with pytest.raises(TypeError, match="the options of an optimizer stay"):
+        del first["lr"]
+    with pytest.raises(ValueError, match="learning rate >= 0"):
+        first["lr"] = -1.0
+
+
+def test_groups_that_are_none_are_refused() -> None:
+    p, q = (Tensor([1.0], requires_grad=True) for _ in range(2))
+    with pytest.raises(ValueError, match='the key "params"'):
+        optim.SGD([{"lr": 0.1}])
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        optim.SGD([{"params": [p]}, {"params": [q, p]}])
+    with pytest.raises(TypeError, match="parameter groups are dicts"):
+        optim.RMSprop([{"params": [p]}, q])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="rate"):
+        optim.Adam([{"params": [p], "rate": 0.1}])
