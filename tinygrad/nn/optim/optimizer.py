@@ -60,15 +60,12 @@ def _groups_of(make: Callable[..., Any], args: Sequence[Any], options: Mapping[s
     if not isinstance(given, (list, tuple)) or not given or not all(isinstance(g, dict) for g in given):
         return None
     common = dict(list(inspect.signature(make).bind(*args, **options).arguments.items())[skipped:])
-    groups = [common | group for group in given]
     if not all("params" in group for group in given):
         raise ValueError('a parameter group is a dict with the key "params"')
-    groups = [g | {"params": [g["params"]] if isinstance(g["params"], Tensor) else list(g["params"])}
-              for g in groups]
-    tensors = flatten(g["params"] for g in groups)
-    if len({id(t) for t in tensors}) < len(tensors):
-        raise ValueError("some parameters are in more than one parameter group, or twice in one")
-    return groups
+    params = [dedup([g["params"]] if isinstance(g["params"], Tensor) else list(g["params"])) for g in given]
+    if len(dedup(flatten(params))) < sum(map(len, params)):
+        raise ValueError("some parameters are in more than one parameter group")
+    return [common | group | {"params": own} for group, own in zip(given, params, strict=True)]
 
 
 class Optimizer:
