@@ -97,6 +97,63 @@ def test_a_group_has_its_optimizers_options_by_name() -> None:
         del first["lr"]
     with pytest.raises(ValueError, match="learning rate >= 0"):
         first["lr"] = -1.0
+    with pytest.raises(ValueError, match="weight decay >= 0"):
+        first["weight_decay"] = -1.0
+    assert first["betas"] == (0.9, 0.999)
+    with pytest.raises(ValueError, match="the betas of an optimizer stay"):
+        first["betas"] = (0.5, 0.9)
+
+
+@pytest.mark.parametrize(("name", "changes"), [
+    ("SGD", {"momentum": 0.9, "weight_decay": 0.1}), ("RMSprop", {"alpha": 0.5, "eps": 1e-2}),
+    ("Adam", {"eps": 1e-3}), ("NAdam", {"weight_decay": 0.2})])
+def test_options_are_changed_between_steps(name: str, changes: dict[str, Any]) -> None:
+    def change(optimizer: Any, step: int) -> None:
+        if step == 3:
+            optimizer.param_groups[0].update(changes)
+            assert {key: optimizer.param_groups[0][key] for key in changes} == changes
+
+    def make(module: Any) -> Callable[[list[Any]], Any]:
+        return lambda ps: getattr(module, name)(ps, lr=0.1)
+
+    found, expected = trained(Tensor, make(optim), change), trained(torch, make(torch.optim), change)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
+
+
+def test_gradients_of_zeros_are_those_of_pytorch() -> None:
+    """A step goes on by its momentum."""
+    def coast(optimizer: Any, step: int) -> None:
+        if step == 3:
+            optimizer.zero_grad(set_to_none=False)
+            optimizer.step()
+
+    def make(module: Any) -> Callable[[list[Any]], Any]:
+        return lambda ps: module.SGD([{"params": ps[:2]}, {"params": ps[2:]}], lr=0.1, momentum=0.9)
+
+    found, expected = trained(Tensor, make(optim), coast), trained(torch, make(torch.optim), coast)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
+
+
+class Plain(optim.RMSprop):
+    """Without an `__init__` of its own."""
+
+
+class Passing(optim.LARS):
+    """What it does not know it passes on."""
+
+    def __init__(self, params: Any, lr: float = 0.5, **options: Any) -> None:
+        super().__init__(params, lr, tcoef=0.0, **options)
+
+
+def test_subclasses_take_groups() -> None:
+    p, q = (Tensor([1.0], requires_grad=True) for _ in range(2))
+    plain = Plain([{"params": [p]}, {"params": [q], "lr": 0.25}], lr=0.5)
+    assert [(type(plain[i]), plain[i].lr.item()) for i in range(2)] == [(Plain, 0.5), (Plain, 0.25)]  # type: ignore[index]
+    passing = Passing([{"params": [p]}, {"params": [q], "momentum": 0.25}], momentum=0.5, weight_decay=0.75)
+    assert [(g["lr"], g["momentum"], g["weight_decay"]) for g in passing.param_groups] == [
+        (0.5, 0.5, 0.75), (0.5, 0.25, 0.75)]
 
 
 def test_groups_that_are_none_are_refused() -> None:

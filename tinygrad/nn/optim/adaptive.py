@@ -26,6 +26,8 @@ class RMSprop(Optimizer):
         self.means = self._state() if centered else []
 
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
+        if self.momentum and not self.b:  # it was given later
+            self.b = self._state()
         for i, g in grads.items():
             p, v = self.params[i], self.v[i]
             value = self._wide(p)

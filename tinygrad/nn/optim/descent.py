@@ -38,6 +38,8 @@ class LARS(Optimizer):
 
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
         rule = (self.momentum, self.weight_decay, self.nesterov, self.classic, self.pre_wd, self.tcoef)
+        if self.momentum and not self.b:  # it was given later
+            self.b = self._state()
         for i, g in grads.items():
             p, b = self.params[i], None
             value, rate = self._wide(p), self._at(self.lr, p)

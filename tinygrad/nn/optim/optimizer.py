@@ -39,16 +39,16 @@ def _joined(make: Callable[..., Any], groups: Sequence[Mapping[str, Any]]) -> An
     return OptimizerGroup(*[make(**group) for group in groups])
 
 
-def _for_groups(cls: type[Optimizer], init: Callable[..., None]) -> Callable[..., None]:
+def _for_groups(init: Callable[..., None]) -> Callable[..., None]:
     """The `__init__` of an optimizer, whose parameters may be groups: it becomes an `OptimizerGroup` then."""
     @functools.wraps(init)
     def __init__(self: Optimizer, *args: Any, **options: Any) -> None:
-        groups = _groups_of(init, (self, *args), options, skipped=1) if type(self) is cls else None
+        groups = _groups_of(init, (self, *args), options, skipped=1)
         if groups is None:
             init(self, *args, **options)
         else:
-            self.__class__ = OptimizerGroup
-            OptimizerGroup.__init__(self, *[cls(**group) for group in groups])  # type: ignore[arg-type]
+            kind, self.__class__ = type(self), OptimizerGroup
+            OptimizerGroup.__init__(self, *[kind(**group) for group in groups])  # type: ignore[arg-type]
 
     return __init__
 
@@ -59,7 +59,11 @@ def _groups_of(make: Callable[..., Any], args: Sequence[Any], options: Mapping[s
     given = args[skipped] if len(args) > skipped else options.get("params")
     if not isinstance(given, (list, tuple)) or not given or not all(isinstance(g, dict) for g in given):
         return None
-    common = dict(list(inspect.signature(make).bind(*args, **options).arguments.items())[skipped:])
+    signature = inspect.signature(make)
+    common: dict[str, Any] = {}
+    for name, value in list(signature.bind(*args, **options).arguments.items())[skipped:]:
+        is_rest = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+        common.update(value if is_rest else {name: value})
     if not all("params" in group for group in given):
         raise ValueError('a parameter group is a dict with the key "params"')
     params = [dedup([g["params"]] if isinstance(g["params"], Tensor) else list(g["params"])) for g in given]
@@ -82,7 +86,7 @@ class Optimizer:
 
     def __init_subclass__(cls) -> None:
         if (init := vars(cls).get("__init__")) is not None:
-            cls.__init__ = _for_groups(cls, init)  # type: ignore[method-assign]
+            cls.__init__ = _for_groups(init)  # type: ignore[method-assign]
 
     def __init__(self, params: Parameters, lr: float, device: str | None = None, fused: bool = False,
                  maximize: bool = False) -> None:
@@ -156,10 +160,11 @@ class Optimizer:
         Tensor.realize(*state)
         return state
 
-    def zero_grad(self) -> None:
-        """Forget the gradients."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients; unless `set_to_none`, those that there are become zeros, with which a step
+        goes on by its momentum."""
         for p in self.params:
-            p.grad = None
+            p.grad = None if set_to_none or p.grad is None else p.grad.zeros_like()
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
         """Apply one update. A parameter whose `grad` is None keeps its value and its state, as in PyTorch.
@@ -242,9 +247,9 @@ class OptimizerGroup(Optimizer):
     def __getitem__(self, i: int) -> Optimizer:
         return self.optimizers[i]
 
-    def zero_grad(self) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:
         for optimizer in self.optimizers:
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none)
 
     def schedule_step(self) -> list[Tensor]:
         return flatten(o.schedule_step() for o in self.optimizers)
@@ -259,8 +264,11 @@ class ParameterGroup(MutableMapping[str, Any]):
         self.optimizer = optimizer
 
     def _names(self) -> list[str]:
-        own = vars(self.optimizer).items()
-        return ["params", "lr", *(name for name, value in own if isinstance(value, (bool, int, float)))]
+        own = vars(self.optimizer)
+        numbers = [name for name, value in own.items() if isinstance(value, (bool, int, float))]
+        if {"b1", "b2"} <= own.keys():
+            numbers = ["betas", *(name for name in numbers if name not in ("b1", "b2"))]
+        return ["params", "lr", *numbers]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names())
@@ -272,12 +280,18 @@ class ParameterGroup(MutableMapping[str, Any]):
         self._refuse_strange(name)
         if name == "lr":
             return float(str(self.optimizer.lr.numpy()[0]))  # the number that was written
+        if name == "betas":
+            return tuple([vars(self.optimizer)[b] for b in ("b1", "b2")])
         return getattr(self.optimizer, name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._refuse_strange(name)
         if name == "params":
             raise ValueError("the parameters of an optimizer stay; make another one for others")
+        if name == "betas":  # the averages that there are have been corrected by these
+            raise ValueError("the betas of an optimizer stay; make another one for others")
+        if name != "lr":
+            refuse_negative(**{name: value})
         setattr(self.optimizer, name, value)
 
     def __delitem__(self, name: str) -> None:
