@@ -13,16 +13,12 @@ from typing import Any
 
 from tinygrad.engine.realize import Capture, JitError
 from tinygrad.nn.optim import Optimizer
-
-
-def _rate_of(optimizer: Optimizer) -> float:
-    """The number that was written: 0.1, not what float32 has for it."""
-    return float(str(optimizer.lr.numpy()[0]))
+from tinygrad.nn.optim.optimizer import rate_of
 
 
 def _first_rate_of(optimizer: Optimizer) -> float:
     """The rate before the first scheduler of an optimizer, from which further ones count too."""
-    rate: float = vars(optimizer).setdefault("initial_lr", _rate_of(optimizer))
+    rate: float = vars(optimizer).setdefault("initial_lr", rate_of(optimizer))
     return rate
 
 
@@ -404,7 +400,7 @@ class ReduceLROnPlateau:
         self.cooldown, self.min_lr, self.eps = cooldown, min_lr, eps
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = 0
-        self._last_lr = _rate_of(optimizer)
+        self._last_lr = rate_of(optimizer)
 
     get_last_lr = LRScheduler.get_last_lr
     state_dict = LRScheduler.state_dict

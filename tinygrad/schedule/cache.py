@@ -2,10 +2,10 @@
 
 In: the nodes to realise. Out: their `Schedule`. `Structure` is what a schedule depends on: the graph down to
 what is in memory, with a number for each BUFFER in the order in which a walk meets them, and for each
-VARIABLE, whose value is left out; so is the start of a short slice of memory
-(`dynamic_slice.py`). `Template` is a schedule in those numbers; it holds no memory. A step of a training loop
-that is written like the one before costs a walk over its graph instead of the decisions of `fuse.py`; in
-another process it costs reading a file (`persistent_cache.py`).
+VARIABLE, whose value is left out; so are the start of a short slice of memory (`dynamic_slice.py`) and
+numbers that changed before (`changing_numbers.py`). `Template` is a schedule in those numbers; it holds no
+memory. A step of a training loop that is written like the one before costs a walk over its graph instead of
+the decisions of `fuse.py`; in another process it costs reading a file (`persistent_cache.py`).
 
 A graph of values on several devices has a structure and a template too, so that `partition.py` cuts it once.
 There the start of a slice is part of the structure, for its shards may begin anywhere.
@@ -239,7 +239,7 @@ def repeated_number(node: UOp) -> UOp | None:
 
 
 class MovingView(ValueError):
-    """A schedule serves one graph only."""
+    """A result is a view whose place is another one in each graph: its schedule serves one only."""
 
 
 @frozen
@@ -255,7 +255,7 @@ class TemplateView:
         movements = []
         while view.op is not Ops.BUFFER:
             if len(view.src) != 1:
-                raise MovingView("a result is a view whose place differs from graph to graph")
+                raise MovingView
             movements.append((view.op, view.arg))
             (view,) = view.src
         return TemplateView(slot_of[view], tuple(reversed(movements)))

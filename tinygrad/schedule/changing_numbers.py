@@ -9,6 +9,9 @@ number that does not change stays in the kernels, where it says more to the comp
 Numbers are constants; where slices begin (of short slices of memory, that is always left out:
 `dynamic_slice.py`); and where padding puts what it pads, as the gradient of a slice does. In a graph that is
 scheduled each stands as a VARIABLE, which is the number or its bits.
+
+Kernels of one schedule that differ in floating-point numbers alone, as the steps of a loop in Python do, are
+one that has them as arguments (`shared_kernels`).
 """
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from tinygrad.schedule.dynamic_slice import (
     starts_of,
     without_place,
 )
-from tinygrad.schedule.memory_views import memory_of
+from tinygrad.schedule.memory_views import IGNORED_ARGUMENT, memory_of
 
 MAX_NUMBERS = 1 << 18
 """Numbers of all graphs of which it is known which numbers changed, each some 50 bytes. What is oldest goes
@@ -121,12 +124,12 @@ def _shown_by_views(sinks: Iterable[UOp]) -> set[UOp]:
     there."""
     found: set[UOp] = set()
     for sink in sinks:
-        viewed = sink.viewed
-        if viewed.op is Ops.ASSIGN or viewed.numel <= sink.numel:
-            node = sink
-            while node is not viewed:
-                found.add(node)
-                node = node.src[0]
+        way, node = [], sink
+        while node.op in Family.VIEW | IGNORED_ARGUMENT:
+            way.append(node)
+            node = node.src[0]
+        if node.op is Ops.ASSIGN or node.numel <= sink.numel:
+            found.update(way)
     return found
 
 

@@ -30,13 +30,12 @@ def takes_groups(make: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(make)
     def made(*args: P.args, **options: P.kwargs) -> R:
         groups = _groups_of(make, args, options)
-        return make(*args, **options) if groups is None else _joined(make, groups)
+        if groups is None:
+            return make(*args, **options)
+        joined: Any = OptimizerGroup(*[make(**group) for group in groups])  # type: ignore[call-arg, arg-type]
+        return joined  # type: ignore[no-any-return]
 
     return made
-
-
-def _joined(make: Callable[..., Any], groups: Sequence[Mapping[str, Any]]) -> Any:
-    return OptimizerGroup(*[make(**group) for group in groups])
 
 
 def _for_groups(init: Callable[..., None]) -> Callable[..., None]:
@@ -255,6 +254,11 @@ class OptimizerGroup(Optimizer):
         return flatten(o.schedule_step() for o in self.optimizers)
 
 
+def rate_of(optimizer: Optimizer) -> float:
+    """The rate that was written: 0.1, not what float32 has for it."""
+    return float(str(optimizer.lr.numpy()[0]))
+
+
 class ParameterGroup(MutableMapping[str, Any]):
     """An optimizer's parameters and options, by their names. `lr` is a number here; written, it is memory
     like any rate, and a step under TinyJit takes it. Other options that are written hold for steps that are
@@ -279,7 +283,7 @@ class ParameterGroup(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         self._refuse_strange(name)
         if name == "lr":
-            return float(str(self.optimizer.lr.numpy()[0]))  # the number that was written
+            return rate_of(self.optimizer)
         if name == "betas":
             return tuple([vars(self.optimizer)[b] for b in ("b1", "b2")])
         return getattr(self.optimizer, name)
