@@ -12,7 +12,8 @@ from bench.workloads import OURS, Workload
 from tinygrad.codegen.compile import stages_of
 from tinygrad.device import Device
 from tinygrad.device.limits import Limits
-from tinygrad.engine.realize import Capture, Prepared, Submission
+from tinygrad.engine.capture import Capture
+from tinygrad.engine.realize import Prepared, Submission
 from tinygrad.graph.uop import UOp
 
 

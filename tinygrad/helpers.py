@@ -301,6 +301,8 @@ DEBUG = ContextVar("DEBUG", 0)
 """0 silent; 1 devices; 2 a line a kernel; 3 plans; 4 code; 5 loop nests; 6 linear programs; 7 assembly."""
 NOOPT = ContextVar("NOOPT", 0)
 """1 runs the plain loops, with no plan applied."""
+DYNAMIC_SHAPES = ContextVar("DYNAMIC_SHAPES", 1)
+"""0 makes kernels for every size, also of what came in several sizes before (schedule/changing_sizes.py)."""
 JIT = ContextVar("JIT", 1)
 """0 makes TinyJit call the plain function every time."""
 BEAM = ContextVar("BEAM", 0)

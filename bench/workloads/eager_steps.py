@@ -1,6 +1,6 @@
 """Training steps without a JIT, as a person's first programs have them: small networks, Adam, the loss read
 in each step. What they cost is what it costs to build, differentiate and schedule a graph again and again.
-In three rows numbers that Python computes are others in each step."""
+In three rows numbers that Python computes are others in each step, in two the sizes of what is computed."""
 from __future__ import annotations
 
 import random
@@ -99,8 +99,9 @@ def updated(updates: Any, loss_now: Callable[[], Any]) -> Step:
 
 
 def step_of(name: str, make_loss: Callable[[], Callable[..., Any]], data: tuple[int, ...], classes: int,
-            weights: Shapes, by_hand: bool = False) -> Workload:
-    """A step of Adam on weights of these shapes, by a loss as both libraries take it."""
+            weights: Shapes, by_hand: bool = False, least_rows: int = 0) -> Workload:
+    """A step of Adam on weights of these shapes, by a loss as both libraries take it. Each step takes so many
+    of the rows of data as are drawn, from `least_rows` on, where that is given."""
     inputs, *values = normals([data, *weights])
     rows = data[0]
     labels = np.eye(classes, dtype=np.float32)[np.arange(rows) % classes]
@@ -114,6 +115,11 @@ def step_of(name: str, make_loss: Callable[[], Callable[..., Any]], data: tuple[
         parameters = [Tensor(array, requires_grad=True).realize() for array in begun]
         updates = AdamByHand(Tensor, parameters, 1e-3) if by_hand else Adam(parameters, lr=1e-3)
         loss_of = make_loss()
+        if least_rows:
+            count = random.Random(0)
+            return updated(updates, lambda: loss_of(*(
+                Tensor(array[:drawn], requires_grad=False) for drawn in [count.randint(least_rows, rows)]
+                for array in (inputs, labels)), *parameters))
         return updated(updates, lambda: loss_of(x, y, *parameters))
 
     def theirs() -> Step:
@@ -123,6 +129,11 @@ def step_of(name: str, make_loss: Callable[[], Callable[..., Any]], data: tuple[
         parameters = [torch.from_numpy(array.copy()).requires_grad_() for array in begun]
         updates = AdamByHand(torch, parameters, 1e-3) if by_hand else torch.optim.Adam(parameters, lr=1e-3)
         loss_of = make_loss()
+        if least_rows:
+            count = random.Random(0)
+            return updated(updates, lambda: loss_of(*(
+                array[:drawn] for drawn in [count.randint(least_rows, rows)] for array in (x, y)),
+                *parameters))
         return updated(updates, lambda: loss_of(x, y, *parameters))
 
     how = "Adam by hand" if by_hand else "Adam"
@@ -160,6 +171,47 @@ def sampler() -> Workload:
                     {**both_tinygrads(ours), "torch": theirs})
 
 
+LONGEST_TEXT = 64
+
+
+def writer() -> Workload:
+    """A text that grows by the token which a GPT of three blocks thinks likeliest, computed from all before;
+    it begins anew at its longest."""
+    arrays = normals([(50, 64), (LONGEST_TEXT, 64), *BLOCK, *BLOCK, *BLOCK, (64,), (64,), (64, 50)])
+    arrays = [array / max(1, array.shape[0]) ** 0.5 for array in arrays]
+
+    def writing(first: Any, tensors: Sequence[Any], joined: Callable[[Any, Any], Any]) -> Step:
+        text = first
+
+        def step() -> Any:
+            nonlocal text
+            text = first if text.shape[0] == LONGEST_TEXT else text
+            tokens, places, *weights = tensors
+            x = tokens[text] + places[:text.shape[0]]
+            for i in range(3):
+                x = transformer_block(x, *weights[len(BLOCK) * i:len(BLOCK) * (i + 1)])
+            token = (layer_norm(x, *weights[-3:-1]) @ weights[-1])[-1].argmax(-1, keepdim=True)
+            text = joined(text, token)
+            return np.int64(token.item())
+
+        return step
+
+    def ours() -> Step:
+        from tinygrad import Tensor
+
+        tensors = [Tensor(array, requires_grad=False).realize() for array in arrays]
+        return writing(Tensor([1, 2, 3]), tensors, lambda text, token: text.cat(token))
+
+    def theirs() -> Step:
+        import torch
+
+        tensors = [torch.from_numpy(array) for array in arrays]
+        return writing(torch.tensor([1, 2, 3]), tensors, lambda text, token: torch.cat([text, token]))
+
+    return Workload(f"GPT of 3 blocks, 64 wide, a token more of {LONGEST_TEXT}, without JIT", 1.0, 1.0, 1.0,
+                    {**both_tinygrads(ours), "torch": theirs})
+
+
 WORKLOADS = (
     step_of("perceptron of 3 layers of 128", lambda: perceptron, (64, 64), 10, PERCEPTRON),
     step_of("perceptron of 3 layers of 128", lambda: perceptron, (64, 64), 10, PERCEPTRON, by_hand=True),
@@ -169,4 +221,7 @@ WORKLOADS = (
     step_of("GPT of 3 blocks, 64 wide, 32 tokens", lambda: transformer, (32, 64), 50,
             (*BLOCK, *BLOCK, *BLOCK, (64,), (64,), (64, 50))),
     sampler(),
+    step_of("perceptron of 3 layers of 128, 33 to 64 rows", lambda: perceptron, (64, 64), 10, PERCEPTRON,
+            least_rows=33),
+    writer(),
 )

@@ -13,7 +13,7 @@ from several_devices import memories as memories
 
 from tinygrad import Tensor, TinyJit, dtypes, grad, nn, vmap
 from tinygrad.device import Device
-from tinygrad.engine.realize import JitError
+from tinygrad.engine.capture import JitError
 from tinygrad.helpers import GlobalCounters
 from tinygrad.nn import optim, state
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Device, Tensor, TinyJit, Variable, dtypes, nn
-from tinygrad.engine.realize import JitError
+from tinygrad.engine.capture import JitError
 
 t23 = Tensor(np.zeros((2, 3), np.float32))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tinygrad import Tensor, TinyJit, Variable, nn
-from tinygrad.engine.realize import JitError
+from tinygrad.engine.capture import JitError
 from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.helpers import JIT, Context, GlobalCounters
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="what is shared is PyTorch's")
 from torch import nn as theirs  # noqa: E402
 
 from tinygrad import Tensor, TinyJit, nn  # noqa: E402
-from tinygrad.engine.realize import JitError  # noqa: E402
+from tinygrad.engine.capture import JitError  # noqa: E402
 from tinygrad.interop import as_torch, from_torch, to_tensor, to_torch, torch_function  # noqa: E402
 
 

@@ -28,6 +28,8 @@ class Transfer(NamedTuple):
     """the item of the source at which what it gives begins"""
     group: CollectiveGroup | None
     """of a COLLECTIVE: who takes part, and how"""
+    filled: tuple[int, int] | None = None
+    """of a COPY that fills a part of its target only: the item at which that begins, and how many it has"""
 
 
 def transfer_of(ast: UOp, devices: Sequence[str]) -> Transfer:
@@ -35,7 +37,7 @@ def transfer_of(ast: UOp, devices: Sequence[str]) -> Transfer:
     does."""
     starts = starts_of_parts(ast)
     if ast.op is Ops.COPY:
-        return Transfer(0, 1, starts[0], None)
+        return Transfer(0, 1, starts[0], None, (starts[1], ast.numel) if len(starts) > 1 else None)
     group = CollectiveGroup(tuple(devices[len(starts):]), *_what_of(ast))
     own = next((i for i, device in enumerate(group.devices) if Device[device].runs), 0)
     return Transfer(own, len(starts) + own, starts[own], group)

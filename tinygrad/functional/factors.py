@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tinygrad.dtype import DType, dtypes, least_upper_float, promote
-from tinygrad.engine.realize import Capture
+from tinygrad.engine.capture import Capture
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.uop import Shape

@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any
 
 from tinygrad import observer
-from tinygrad.engine.realize import Capture
+from tinygrad.engine.capture import Capture
 from tinygrad.graph.gradient import gradients
 from tinygrad.graph.leaf_tensors import LeafIndex, constant_value
 from tinygrad.graph.node_flags import APPLIED, LEAF, MEMORY

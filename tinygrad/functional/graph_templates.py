@@ -19,7 +19,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.engine.realize import Capture
+from tinygrad.engine.capture import Capture
 from tinygrad.graph.node_flags import APPLIED, MEMORY
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import Size

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad.dtype import DType, dtype_from_numpy, dtypes
-from tinygrad.engine.realize import Capture, JitError, users_line
+from tinygrad.engine.capture import Capture, JitError, users_line
 from tinygrad.frozen import frozen
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import expand_to, order_reversed

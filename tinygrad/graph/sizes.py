@@ -13,7 +13,8 @@ Memory is laid out for the largest values (`largest`), so strides are known. Nex
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from numbers import Integral, Number
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -64,6 +65,8 @@ class Size(Integer):
     __slots__ = ("node",)
     exists: ClassVar[bool] = False
     """whether a shape of this process ever had one: without any, nobody has to look for them"""
+    given: ClassVar[bool] = False
+    """whether a user gave one"""
     node: UOp
 
     @staticmethod
@@ -75,6 +78,16 @@ class Size(Integer):
         size = object.__new__(Size)
         size.node = node
         return size
+
+    @staticmethod
+    @contextmanager
+    def used() -> Iterator[None]:
+        """A block that makes shapes with sizes which nothing keeps."""
+        Size.exists = True
+        try:
+            yield
+        finally:
+            Size.exists = Size.given
 
     def __eq__(self, other: object) -> bool:
         return self.node is getattr(other, "node", other)
@@ -176,7 +189,7 @@ def as_size(value: Any) -> Any:
     """An index expression as a size, which shapes may have from now on; anything else as it is."""
     if type(value) is int or not is_expression(value):
         return value
-    Size.exists = True
+    Size.given = Size.exists = True
     return Size.of(value)
 
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from tinygrad.device import Device
 from tinygrad.dtype import DType, dtypes
-from tinygrad.engine.realize import JitError, allocate, realize_uops
+from tinygrad.engine.capture import JitError
+from tinygrad.engine.realize import allocate, realize_uops
 from tinygrad.frozen import frozen
 from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.node_flags import WRITES

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from typing import Any
 
 from tinygrad.dtype import dtypes
-from tinygrad.engine.realize import Capture
+from tinygrad.engine.capture import Capture
 from tinygrad.frozen import frozen
 from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf
 from tinygrad.graph.node_flags import MEMORY

@@ -23,7 +23,8 @@ import numpy as np
 
 from tinygrad import observer
 from tinygrad.device.queue import clock
-from tinygrad.engine.realize import Capture, JitError, realize_uops
+from tinygrad.engine.capture import Capture, JitError
+from tinygrad.engine.realize import realize_uops
 from tinygrad.engine.replay import Place, SlotKind
 from tinygrad.frozen import frozen
 from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf, values_view

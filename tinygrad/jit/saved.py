@@ -24,7 +24,7 @@ from tinygrad.codegen.compile import compile_kernels
 from tinygrad.codegen.kernel_cache import Written, kernel_key
 from tinygrad.codegen.program import compile_source
 from tinygrad.dtype import DType
-from tinygrad.engine.realize import JitError
+from tinygrad.engine.capture import JitError
 from tinygrad.engine.replay import Place, SlotKind
 from tinygrad.graph.leaf_tensors import storage_view
 from tinygrad.graph.ops import Family, Ops

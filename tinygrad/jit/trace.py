@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tinygrad.device import Buffer
-from tinygrad.engine.realize import JitError, allocate
+from tinygrad.engine.capture import JitError
+from tinygrad.engine.realize import allocate
 from tinygrad.engine.replay import Lasting, Place, Replay, SlotKind, Values
 from tinygrad.graph.leaf_tensors import LeafIndex
 from tinygrad.graph.sizes import bound

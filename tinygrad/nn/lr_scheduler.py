@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinygrad.engine.realize import Capture, JitError
+from tinygrad.engine.capture import Capture, JitError
 from tinygrad.nn.optim import Optimizer
 from tinygrad.nn.optim.optimizer import rate_of
 

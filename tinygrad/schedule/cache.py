@@ -34,8 +34,9 @@ from tinygrad.graph.sizes import Size
 from tinygrad.graph.template import expanded, view_of_nodes
 from tinygrad.graph.uop import UOp
 from tinygrad.graph.writes import refuse_overwritten
-from tinygrad.helpers import ALLOW_TF32, NOOPT, collector_paused
+from tinygrad.helpers import ALLOW_TF32, DYNAMIC_SHAPES, NOOPT, collector_paused
 from tinygrad.schedule.changing_numbers import ChangingNumbers, GraphNumbers, numbers_of
+from tinygrad.schedule.changing_sizes import MOST_BYTES, ChangingSizes, NotSized, SizedGraph, SizesOfForm
 from tinygrad.schedule.copies import contiguous_part
 from tinygrad.schedule.dynamic_slice import SliceStart, is_short_slice_of_memory, starts_of
 from tinygrad.schedule.exchanges import is_exchange, ordered_around_exchanges
@@ -60,8 +61,6 @@ TEMPLATE_FIELDS = 256
 """What a template takes beside its key, in which a node has four to six fields."""
 STEP_FIELDS = 64
 """What each of its steps takes."""
-
-
 MOST_SHOWN = 3
 """Results by which a program is described."""
 
@@ -308,6 +307,8 @@ class Template:
     """what the observer knew of it when it last ran so"""
     was_used: bool = field(default=False, compare=False, repr=False)
     """whether it was found again since the cache last looked for what to forget"""
+    sizes: SizesOfForm | None = field(default=None, compare=False, repr=False)
+    """those of its graph among those of all graphs which are equal but for sizes"""
 
     @staticmethod
     def of(schedule: Schedule, structure: Structure) -> Template:
@@ -424,12 +425,14 @@ class ScheduleCache:
         self.templates: dict[tuple[Any, ...], Template] = {}
         self.lock = threading.Lock()
         self.numbers = ChangingNumbers()
+        self.sizes = ChangingSizes()
 
-    def schedule(self, sinks: Sequence[UOp]) -> Schedule:
-        """The steps that compute `sinks`, each a tensor-graph node."""
+    def schedule(self, sinks: Sequence[UOp], sizes_change: bool = False) -> Schedule:
+        """The steps that compute `sinks`, each a tensor-graph node; `sizes_change` as `of_structure` has
+        it."""
         structure = self.structure_of(sinks)
         if structure is not None:
-            return self.of_structure(structure, self.known(structure))
+            return self.of_structure(structure, self.known(structure, sizes_change), sizes_change)
         outputs = unrealized(sinks)
         if not outputs:
             return Schedule()
@@ -449,22 +452,36 @@ class ScheduleCache:
             return None
         return Structure(outputs, on_several_devices(outputs))
 
-    def known(self, structure: Structure) -> Template | None:
+    def known(self, structure: Structure, sizes_change: bool = False) -> Template | None:
         """The template of a structure that was scheduled before, in this process. While somebody records,
-        one that does not say which kernel is for which line of this graph counts for nothing."""
+        one that does not say which kernel is for which line of this graph counts for nothing; one for many
+        sizes counts only where sizes may change."""
         template = self.templates.get(structure.key)
         if template is None:
             return None
         template.was_used = True
+        if (sizes := template.sizes) is not None:
+            sizes.history.graphs += 1
+            if sizes.are_shared and not sizes.serve(sizes_change and bool(DYNAMIC_SHAPES.value)):
+                return None
         watcher = observer.active
         return None if watcher is not None and not watcher.tells_lines(template, structure) else template
 
-    def of_structure(self, structure: Structure, template: Template | None) -> Schedule:
-        """The schedule of a graph of known sizes; `template`: its own, where known."""
+    def of_structure(self, structure: Structure, template: Template | None, sizes_change: bool = False
+                     ) -> Schedule:
+        """The schedule of a graph of known sizes; `template`: its own, where known. Where sizes may change it
+        can be that of all graphs which differ in sizes alone."""
         if template is not None:
             return self.known_again(template, structure)
         if any([sink.flags & APPLIED for sink in structure.sinks]):
-            return self.expanded_schedule(structure)
+            return self.expanded_schedule(structure, sizes_change)
+        sizes: SizesOfForm | None = None
+        if sizes_change and DYNAMIC_SHAPES.value and observer.active is None and not structure.is_sharded:
+            sizes, graph = self.sizes.of(structure)
+            if sizes is not None and graph is not None:
+                for_sizes = self.schedule_for_sizes(structure, sizes, graph)
+                if for_sizes is not None:
+                    return for_sizes
         if structure.is_sharded:
             with observer.span("partition", f"{len(structure.nodes)} nodes"):
                 results = ShardedResults(structure.sinks)
@@ -476,8 +493,28 @@ class ScheduleCache:
         else:
             with observer.span("schedule", f"{len(structure.nodes)} nodes"):
                 schedule = self.new_schedule(structure)
+        if sizes is not None and structure.key in self.templates:
+            self.templates[structure.key].sizes = schedule.sizes = sizes
         schedule.structure, schedule.is_new = structure, True
         return schedule
+
+    def schedule_for_sizes(self, structure: Structure, sizes: SizesOfForm, graph: SizedGraph
+                           ) -> Schedule | None:
+        """The schedule of a structure by that of all which differ from it in sizes; kept as its own too. None
+        where results do not lie as they have to, or much memory would be for sizes that never come."""
+        schedule = self.schedule(graph.padded.sinks)
+        try:
+            views, copies = graph.views(structure.sinks, schedule.views)
+        except NotSized:
+            sizes.history.has_none = True
+            return None
+        items = [*with_known_values(graph.items(schedule.items), structure), *copies]
+        template = Template.of(Schedule(items, views), structure)
+        if sum([arena.size for _, arena in template.arenas]) > MOST_BYTES:
+            sizes.history.has_none = True
+            return None
+        template.sizes = sizes._replace(are_shared=True)
+        return self.kept(template, structure)
 
     def changing_numbers(self, structure: Structure) -> GraphNumbers:
         """The numbers of a new structure that were others in one seen before."""
@@ -502,16 +539,18 @@ class ScheduleCache:
         self.keep(Template.of(schedule, structure), structure)
         return schedule
 
-    def expanded_schedule(self, structure: Structure) -> Schedule:
+    def expanded_schedule(self, structure: Structure, sizes_change: bool) -> Schedule:
         """The schedule of results by all nodes that they stand for, kept as that of the results alone. Where
         slices begin inside a template is the same in all that it makes; variables below it are not."""
         results = {sink: expanded(sink) for sink in structure.sinks}
-        schedule = self.schedule(list(results.values()))
+        schedule = self.schedule(list(results.values()), sizes_change)
         views = {sink: schedule.views.get(node) for sink, node in results.items()}
         new = {sink: view for sink, view in views.items() if view is not None}
         if len(new) == len(views) and not uses_memory_of_others(schedule, structure):
             items = with_known_values(schedule.items, structure)
-            self.keep(Template.of(replace(schedule, items=items, views=new), structure), structure)
+            template = Template.of(replace(schedule, items=items, views=new), structure)
+            template.sizes = schedule.sizes
+            self.keep(template, structure)
         known = {sink: held for sink, node in results.items() if (held := storage_view(node)) is not None}
         schedule.views.update(known | new)
         return schedule
@@ -519,12 +558,14 @@ class ScheduleCache:
     def kept(self, template: Template, structure: Structure) -> Schedule:
         """The schedule of a structure by its template, which is new and kept."""
         self.keep(template, structure)
-        return template.over(structure)
+        schedule = template.over(structure)
+        schedule.sizes = template.sizes
+        return schedule
 
     def known_again(self, template: Template, structure: Structure) -> Schedule:
         """The schedule of a graph by that of an equal one."""
         schedule = template.over(structure)
-        schedule.structure = structure
+        schedule.structure, schedule.sizes = structure, template.sizes
         if (watcher := observer.active) is not None:
             schedule.items = watcher.items_again(schedule.items, template.node_lines, structure)
         return schedule

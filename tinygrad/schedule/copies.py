@@ -85,15 +85,19 @@ def is_computed(copy: UOp) -> bool:
     return copy.src[0].device is None
 
 
-def transfer(node: UOp, buffers: Sequence[UOp], starts: Sequence[int]) -> UOp:
+def transfer(node: UOp, buffers: Sequence[UOp], starts: Sequence[int], at: int | None = None) -> UOp:
     """The `ast` of a COPY or COLLECTIVE of parts of memory: `buffers` are those of the step, what is read
-    comes last, each from one of `starts` on."""
+    comes last, each from one of `starts` on. A COPY that fills only a part of memory, from `at` on, has this
+    part as a second source."""
     first = len(buffers) - len(starts)
     parts = []
     for slot, start in enumerate(starts, first):
         param = UOp.new(Ops.PARAM, node.dtype, (), (slot, buffers[slot].arg.size))
         source = node.src[slot - first]
         parts.append(param.shrink(((start, start + source.numel),)).reshape(source.shape))
+    if at is not None:
+        filled = UOp.new(Ops.PARAM, node.dtype, (), (0, buffers[0].arg.size))
+        parts.append(filled.shrink(((at, at + node.numel),)))
     return UOp.new(node.op, node.dtype, tuple(parts), node.arg)
 
 

@@ -137,6 +137,8 @@ class Schedule:
     """the graph that it computes, for who observes (`observer.py`)"""
     is_new: bool = False
     """whether no equal graph had it before"""
+    sizes: Any = None
+    """those of the graph among those of graphs that are equal but for them (`changing_sizes.py`)"""
 
 
 def create_schedule(sinks: list[UOp], numbers: GraphNumbers = MappingProxyType({})) -> Schedule:

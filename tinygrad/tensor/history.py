@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tinygrad.engine.realize import Capture
+from tinygrad.engine.capture import Capture
 from tinygrad.graph.leaf_tensors import below_detaches, depends_on_leaf, is_leaf, leaf_node, storage_view
 from tinygrad.graph.node_flags import MEMORY
 from tinygrad.graph.ops import Family, Ops

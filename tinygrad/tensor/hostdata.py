@@ -12,7 +12,7 @@ import numpy as np
 
 from tinygrad.device import Buffer
 from tinygrad.dtype import DType, dtype_from_numpy, dtypes
-from tinygrad.engine.realize import note_host_data
+from tinygrad.engine.capture import note_host_data
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.tensor.dlpack import array_of_dlpack
 

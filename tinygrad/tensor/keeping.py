@@ -16,7 +16,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from tinygrad.device import canonical_device
-from tinygrad.engine.realize import Capture, realize_uops, schedule_uops
+from tinygrad.engine.capture import Capture
+from tinygrad.engine.realize import realize_uops, schedule_uops
 from tinygrad.graph.leaf_tensors import constant_value
 from tinygrad.graph.node_flags import COSTLY, COSTLY_OPS, MEMORY, READS, WRITES
 from tinygrad.graph.ops import Ops

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tinygrad.device import Device
-from tinygrad.engine.realize import check_reading, realize_uops
+from tinygrad.engine.capture import check_reading
+from tinygrad.engine.realize import realize_uops
 from tinygrad.graph.leaf_tensors import constant_value, storage_view
 from tinygrad.graph.sizes import is_symbolic, largest_shape, shape_value
 from tinygrad.graph.uop import UOp

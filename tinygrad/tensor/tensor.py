@@ -23,7 +23,8 @@ import numpy as np
 from tinygrad import observer
 from tinygrad.device import canonical_device
 from tinygrad.dtype import DType, DTypeLike, dtype_from_numpy, dtypes, to_dtype
-from tinygrad.engine.realize import Capture, realize_uops
+from tinygrad.engine.capture import Capture
+from tinygrad.engine.realize import realize_uops
 from tinygrad.functional.methods import Methods
 from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.leaf_tensors import (
@@ -44,7 +45,7 @@ from tinygrad.graph.writes import with_writes
 from tinygrad.helpers import engine_lock, exclusive, prod
 from tinygrad.schedule.items import ScheduledSteps, ScheduleItem
 from tinygrad.schedule.sharded_results import layout_of
-from tinygrad.tensor import reading, writing
+from tinygrad.tensor import live, reading, writing
 from tinygrad.tensor.aliasing import AliasSet
 from tinygrad.tensor.history import LOOKS
 from tinygrad.tensor.hostdata import array_of, memory_of
@@ -56,7 +57,6 @@ from tinygrad.tensor.live import (
     flags_of,
     notes_of,
     placed,
-    takes,
     unrealized_tensors,
     with_nodes,
     with_pending_readers,
@@ -175,7 +175,7 @@ class Tensor(Methods):
     def _alias_with(self, other: Tensor) -> Tensor:
         alias_set = self._alias_set or AliasSet(self)
         view = self._uop.realized_view
-        if view is not None and takes(self, view.base.storage):
+        if view is not None and live.takes(self, view.base.storage):
             view.base.storage.give_to(alias_set)
         alias_set.add(other)
         return other
@@ -481,7 +481,7 @@ class Tensor(Methods):
         is_written = below_detaches(self._uop).op is Ops.ASSIGN
         # a value of its own whose items, or some of them, were computed once for several places
         is_shorter = repeats_items(view) and not repeats_items(self._shown)
-        if not is_written and (is_shorter or not takes(alias_set or self, view.base.storage)):
+        if not is_written and (is_shorter or not live.takes(alias_set or self, view.base.storage)):
             view = self._copied(view)
         if alias_set is None:
             self.uop = view

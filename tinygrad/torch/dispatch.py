@@ -25,7 +25,7 @@ from torch.fx import GraphModule, Node
 
 from tinygrad.device import Buffer, Device
 from tinygrad.device.queue import ThreadedQueue
-from tinygrad.engine.realize import Capture
+from tinygrad.engine.capture import Capture
 from tinygrad.engine.replay import SlotKind, Together, Values
 from tinygrad.frozen import frozen
 from tinygrad.graph.ops import Ops, Visibility

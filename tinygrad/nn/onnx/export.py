@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tinygrad.dtype import DType, dtypes
-from tinygrad.engine.realize import Capture, JitError
+from tinygrad.engine.capture import Capture, JitError
 from tinygrad.functional.graph_templates import when_called
 from tinygrad.graph.leaf_tensors import below_detaches
 from tinygrad.graph.ops import Ops

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tinygrad.device import canonical_device
-from tinygrad.engine.realize import Capture, JitError
+from tinygrad.engine.capture import Capture, JitError
 from tinygrad.graph.sizes import Size, changed_sizes, unbound
 from tinygrad.jit.arguments import CallKind
 from tinygrad.jit.jit import PureJit, Tracer
