@@ -289,3 +289,19 @@ def test_random_programs(seed):
         for size, ours in zip(SIZES, found, strict=True):
             for one, alone in zip(ours, computed(size), strict=True):
                 np.testing.assert_allclose(one, alone, rtol=1e-3, atol=1e-4)
+
+
+def test_slices_that_begin_alike_by_chance_do_not_move_together():
+    """One begins where each graph says; the other's beginning is short only in the larger memory."""
+    table = Tensor(TABLE[:16]).realize()
+    for size, begin in ((5, 0), (6, 0), (7, 0), (7, 5), (6, 3), (5, 12)):
+        data = normal(size, WIDTH, seed=size)
+        found = (Tensor(data).realize()[:4] + table[begin:begin + 4]).numpy()
+        np.testing.assert_allclose(found, data[:4] + TABLE[begin:begin + 4], rtol=1e-6)
+
+
+def test_places_that_are_zero_later(made):
+    for size, begin in ((20, 3), (24, 4), (31, 5), (22, 0), (27, 9), (25, 0)):
+        data = normal(size, WIDTH, seed=size)
+        np.testing.assert_allclose(Tensor(data).realize().exp()[begin:begin + size - 10].sum(0).numpy(),
+                                   np.exp(data)[begin:begin + size - 10].sum(0), rtol=1e-5)

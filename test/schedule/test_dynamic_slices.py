@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tinygrad import Context, Tensor, TinyJit, Variable, dtypes
 from tinygrad.codegen import kernel_cache
 from tinygrad.engine import realize
+from tinygrad.functional.graph_templates import memoised
 from tinygrad.graph.sizes import Size
 from tinygrad.schedule import persistent_cache
 from tinygrad.schedule.cache import ScheduleCache
@@ -254,3 +255,14 @@ def test_crops_that_the_schedule_moves_are_no_sizes_that_everybody_has_to_look_f
     for i in range(3):
         assert (data[i:i + 1] * 2).tolist() == [[4 * i, 4 * i + 2]] and not Size.exists
     assert data[:Variable("rows", 1, 6).bind(4)].sum().item() == 28 and Size.exists
+
+
+def test_a_slice_inside_an_operation_that_begins_like_one_outside_stays_where_it_is(cache):
+    gated = memoised(lambda x: x[:4] * x[4:].sigmoid())
+    one, two = normal(8, 3), normal(8, 3, seed=1)
+    x, y = Tensor(one).realize(), Tensor(two).realize()
+    gated(x)
+    expected = one[:4] / (1 + np.exp(-one[4:]))
+    for begin in (0, 2, 4, 1, 0):
+        np.testing.assert_allclose((gated(x) + y[begin:begin + 4]).numpy(), expected + two[begin:begin + 4],
+                                   rtol=1e-5, atol=1e-6)

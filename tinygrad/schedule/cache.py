@@ -38,7 +38,7 @@ from tinygrad.helpers import ALLOW_TF32, DYNAMIC_SHAPES, NOOPT, collector_paused
 from tinygrad.schedule.changing_numbers import ChangingNumbers, GraphNumbers, numbers_of
 from tinygrad.schedule.changing_sizes import MOST_BYTES, ChangingSizes, NotSized, SizedGraph, SizesOfForm
 from tinygrad.schedule.copies import contiguous_part
-from tinygrad.schedule.dynamic_slice import SliceStart, is_short_slice_of_memory, starts_of
+from tinygrad.schedule.dynamic_slice import SliceStart, is_short_slice_of_memory, starts_of, starts_of_others
 from tinygrad.schedule.exchanges import is_exchange, ordered_around_exchanges
 from tinygrad.schedule.items import (
     BoundVariable,
@@ -508,8 +508,7 @@ class ScheduleCache:
         except NotSized:
             sizes.history.has_none = True
             return None
-        items = [*with_known_values(graph.items(schedule.items), structure), *copies]
-        template = Template.of(Schedule(items, views), structure)
+        template = Template.of(Schedule([*graph.items(schedule.items), *copies], views), structure)
         if sum([arena.size for _, arena in template.arenas]) > MOST_BYTES:
             sizes.history.has_none = True
             return None
@@ -541,12 +540,14 @@ class ScheduleCache:
 
     def expanded_schedule(self, structure: Structure, sizes_change: bool) -> Schedule:
         """The schedule of results by all nodes that they stand for, kept as that of the results alone. Where
-        slices begin inside a template is the same in all that it makes; variables below it are not."""
+        slices begin inside a template is the same in all that it makes; variables below it are not. (Where
+        they are equal by chance, nobody could tell them apart: nothing is kept.)"""
         results = {sink: expanded(sink) for sink in structure.sinks}
         schedule = self.schedule(list(results.values()), sizes_change)
         views = {sink: schedule.views.get(node) for sink, node in results.items()}
         new = {sink: view for sink, view in views.items() if view is not None}
-        if len(new) == len(views) and not uses_memory_of_others(schedule, structure):
+        apart = structure.variables.keys().isdisjoint(starts_of_others(results.values(), structure.position))
+        if apart and len(new) == len(views) and not uses_memory_of_others(schedule, structure):
             items = with_known_values(schedule.items, structure)
             template = Template.of(replace(schedule, items=items, views=new), structure)
             template.sizes = schedule.sizes

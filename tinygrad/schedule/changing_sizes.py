@@ -188,9 +188,8 @@ Instances = tuple[int, ...]
 class Expressions:
     """The numbers of a form as expressions of Variables."""
 
-    defined: tuple[tuple[int, bool], ...]
-    """for each Variable where it is among the numbers, and whether it may be 0: it is no size, but where a
-    slice begins"""
+    defined: tuple[int, ...]
+    """for each Variable where it is among the numbers"""
     rows: tuple[tuple[Expression, tuple[int, ...]], ...]
     """expressions, each with the places of the numbers that it is"""
     fixed: tuple[tuple[int, int], ...]
@@ -214,14 +213,14 @@ class Expressions:
                     found = Expression.of(len(variables))
                     variables.append(row)
                 known[row] = found
-        return Expressions(tuple([(places[row][0], 0 in row) for row in variables]),
+        return Expressions(tuple([places[row][0] for row in variables]),
                            tuple([(expression, tuple(places[row])) for row, expression in known.items()]),
                            tuple([(at, row[0]) for row, of_row in places.items() if row not in known
                                   for at in of_row]))
 
     def variables(self, numbers: Sequence[int]) -> list[int]:
         """The values of the Variables in a graph."""
-        return [numbers[at] for at, _ in self.defined]
+        return [numbers[at] for at in self.defined]
 
     def hold(self, numbers: Sequence[int]) -> bool:
         """Whether they are the numbers of a graph."""
@@ -234,7 +233,7 @@ class Expressions:
     def sized(self, numbers: Sequence[int]) -> list[Any]:
         """All numbers of a graph, those that change as sizes."""
         found: list[Any] = list(numbers)
-        variables = [_variable(i, numbers[at], is_start) for i, (at, is_start) in enumerate(self.defined)]
+        variables = [_variable(i, value) for i, value in enumerate(self.variables(numbers))]
         for expression, places in self.rows:
             value = expression.value(variables)
             for at in places:
@@ -272,10 +271,10 @@ def _same(numbers: Iterable[int]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _variable(number: int, value: int, is_start: bool) -> Any:
-    """The Variable for a size, of which all up to the next power of two are one schedule."""
+def _variable(number: int, value: int) -> Any:
+    """The Variable for a size, of which all up to the next power of two are one schedule; or for a place."""
     most = SMALLEST_LIMIT if value <= SMALLEST_LIMIT else 1 << (value - 1).bit_length()
-    least = (0 if is_start else 1) if most == SMALLEST_LIMIT else most // 2 + 1
+    least = min(1, value) if most == SMALLEST_LIMIT else most // 2 + 1
     return Size.of(UOp.variable(f"size {number} in {least}..{most}", least, most, value))
 
 
@@ -463,10 +462,10 @@ class SizedGraph:
             raise NotSized
         if node.op in Family.ELEMENTWISE and len({s.shape for s in src}) > 1:
             raise NotSized
-        if node.op not in Family.MOVEMENT or (argument is None and src[0] is node.src[0]):
-            return node.with_sources(src)
         if node.op is Ops.SHRINK:
             return self.slice(node, src[0], argument)
+        if node.op not in Family.MOVEMENT or (argument is None and src[0] is node.src[0]):
+            return node.with_sources(src)
         if node.op is Ops.PAD and argument is not None:
             sizes, befores = argument[:len(node.arg)], argument[len(node.arg):]
             return src[0].pad([(before, size - before - inner) for before, size, inner
@@ -482,14 +481,14 @@ class SizedGraph:
         for (start, _), left_out, size, whole in zip(node.arg, _starts_left_out(node), sizes, source.shape,
                                                      strict=True):
             if left_out is not None:
-                start = self.start(left_out, largest(whole))
+                start = self.start(left_out, largest(whole) - (0 if isinstance(size, Size) else size))
             elif known is not None:
                 start = next(known)
             bounds.append((start, start + size))
         return source.shrink(bounds)
 
     def start(self, left_out: SliceStart, most: int) -> Any:
-        """The Variable for where a slice begins that may begin anywhere."""
+        """The Variable for where a slice begins that may begin anywhere up to there."""
         variable = f"start {len(self.starts)} in 0..{most}", 0, most, left_out[-1]
         self.starts[variable] = left_out
         return Size.of(UOp.variable(*variable))
@@ -497,15 +496,17 @@ class SizedGraph:
     # --- its schedule ---------------------------------------------------------------------------------------
 
     def items(self, padded: Sequence[ScheduleItem]) -> list[ScheduleItem]:
-        """The steps that fill larger memory, and those of the padded graph, whose slices begin where the
-        other graph says."""
+        """The steps that fill larger memory, and those of the padded graph, for this graph: of their
+        variables only those are its own where its slices begin."""
         return [*self.filling, *[item._replace(variables=tuple(map(self.variable, item.variables)))
                                  for item in padded]]
 
     def variable(self, variable: BoundVariable) -> BoundVariable:
         """The argument of a kernel, as the other graph names it."""
         start = self.starts.get(variable.variable)
-        return variable if start is None else BoundVariable(variable.name, start[0], start[3], start[1:3])
+        if start is None:
+            return BoundVariable(variable.name, "", variable.value)
+        return BoundVariable(variable.name, start[0], start[3], start[1:3])
 
     def views(self, sinks: Sequence[UOp], found: Mapping[UOp, UOp]
               ) -> tuple[dict[UOp, UOp], list[ScheduleItem]]:

@@ -14,7 +14,7 @@ without its border; its start says more to the compiler than a number that it do
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from tinygrad.device import Device
 from tinygrad.dtype import dtypes
@@ -98,6 +98,13 @@ def starts_of(box: Box, shape: tuple[int, ...], name: str = "slice start") -> tu
     equal names, whatever slice they belong to: so kernels can be equal."""
     return tuple([start_variable(size - (end - start), start, name) if short else None
                   for short, (start, end), size in zip(_sliced_axes(box, shape), box, shape, strict=True)])
+
+
+def starts_of_others(roots: Iterable[UOp], known: Container[UOp]) -> set[SliceStart]:
+    """Where short slices of memory below `roots` begin that are none of the `known` nodes."""
+    return {start for node in UOp.sink(roots).toposort(stop=lambda n: n.realized_view is not None)
+            if node not in known and is_short_slice_of_memory(node)
+            for start in starts_of(node.arg, node.src[0].shape) if start is not None}
 
 
 def start_variable(most: int, start: int, name: str = "slice start") -> SliceStart:
