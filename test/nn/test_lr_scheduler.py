@@ -24,7 +24,7 @@ def theirs(rate: float) -> Any:
     return torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=rate)
 
 
-@pytest.mark.parametrize("name, options", [
+CASES: list[tuple[str, dict[str, Any]]] = [
     ("StepLR", {"step_size": 3}), ("StepLR", {"step_size": 2, "gamma": 0.5}),
     ("MultiStepLR", {"milestones": [2, 5, 5, 9], "gamma": 0.3}), ("ExponentialLR", {"gamma": 0.9}),
     ("LinearLR", {}), ("LinearLR", {"start_factor": 0.5, "end_factor": 0.9, "total_iters": 8}),
@@ -42,7 +42,10 @@ def theirs(rate: float) -> Any:
       for options in ({}, {"step_size_down": 2, "mode": "triangular2"}, {"mode": "exp_range", "gamma": 0.9},
                       {"scale_fn": lambda n: 1 / n},
                       {"scale_fn": lambda t: 1 / (1 + t), "scale_mode": "iterations"})),
-])
+]
+
+
+@pytest.mark.parametrize("name, options", CASES)
 def test_rates_are_pytorchs(name: str, options: dict[str, Any]) -> None:
     first, second = ours(0.1), theirs(0.1)
     mine = getattr(lr_scheduler, name)(first, **options)
@@ -167,6 +170,81 @@ def test_rates_on_a_plateau_are_pytorchs(options: dict[str, Any]) -> None:
         mine.step(Tensor(loss))
         other.step(loss)
         assert math.isclose(first.lr.item(), second.param_groups[0]["lr"], rel_tol=1e-6)
+
+
+# --- parameter groups ---------------------------------------------------------------------------------------
+
+FIRST_RATES = 0.1, 0.02
+
+
+def in_groups(optimizer: Any, parameter: Callable[[], Any]) -> Any:
+    return optimizer([{"params": [parameter()], "lr": rate} for rate in FIRST_RATES], lr=1.0)
+
+
+def assert_rates_of_groups_equal(make: Callable[[Any, Any], Any], *metrics: Any) -> None:
+    """Also from a state in the middle."""
+    first = in_groups(SGD, lambda: Tensor([1.0], requires_grad=True))
+    second = in_groups(torch.optim.SGD, lambda: torch.ones(1, requires_grad=True))
+    mine, other = make(lr_scheduler, first), make(torch.optim.lr_scheduler, second)
+    states = []
+    for step in range(12):
+        np.testing.assert_allclose(mine.get_last_lr(), other.get_last_lr(), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose([group["lr"] for group in first.param_groups],
+                                   [group["lr"] for group in second.param_groups], rtol=1e-6, atol=1e-9)
+        states.append((mine.state_dict(), mine.get_last_lr()))
+        second.step()
+        for scheduler in (mine, other):
+            scheduler.step(*[values[step] for values in metrics])
+    assert len({tuple(rates) for _, rates in states}) > 1
+    resumed = make(lr_scheduler, in_groups(SGD, lambda: Tensor([1.0], requires_grad=True)))
+    resumed.load_state_dict(states[4][0])
+    for step, (_, rates) in enumerate(states[4:], 4):
+        assert resumed.get_last_lr() == rates
+        resumed.step(*[values[step] for values in metrics])
+
+
+@pytest.mark.parametrize("name, options", [
+    *CASES, ("LambdaLR", {"lr_lambda": [lambda t: 1 / (1 + t), lambda t: 0.9 ** t]}),
+    ("MultiplicativeLR", {"lr_lambda": [lambda t: 0.5, lambda t: 0.9]}),
+    ("OneCycleLR", {"max_lr": [0.5, 0.25], "total_steps": 14, "cycle_momentum": False}),
+    ("CyclicLR", {"base_lr": [0.01, 0.02], "max_lr": [0.5, 0.1], "step_size_up": 3, "cycle_momentum": False}),
+])
+def test_rates_of_parameter_groups_are_pytorchs(name: str, options: dict[str, Any]) -> None:
+    assert_rates_of_groups_equal(
+        lambda schedulers, optimizer: getattr(schedulers, name)(optimizer, **options))
+
+
+@pytest.mark.parametrize("make", [
+    sequence, *(lambda schedulers, optimizer, kinds=kinds: chain(schedulers, optimizer, kinds)
+                for kinds in CHAINS.values())])
+def test_rates_of_parameter_groups_by_several_schedulers_are_pytorchs(make: Any) -> None:
+    assert_rates_of_groups_equal(make)
+
+
+@pytest.mark.parametrize("least", [0.0, 0.001, [0.03, 0.001]])
+def test_rates_of_parameter_groups_on_a_plateau_are_pytorchs(least: Any) -> None:
+    assert_rates_of_groups_equal(lambda schedulers, optimizer: schedulers.ReduceLROnPlateau(
+        optimizer, factor=0.3, patience=1, min_lr=least), LOSSES + LOSSES)
+
+
+def test_as_many_options_as_parameter_groups() -> None:
+    optimizer = in_groups(SGD, lambda: Tensor([1.0], requires_grad=True))
+    for make in (lambda: lr_scheduler.LambdaLR(optimizer, [lambda t: 1.0]),
+                 lambda: lr_scheduler.OneCycleLR(optimizer, [1.0, 2.0, 3.0], total_steps=5),
+                 lambda: lr_scheduler.ReduceLROnPlateau(optimizer, min_lr=[0.1])):
+        with pytest.raises(ValueError, match="2 parameter groups"):
+            make()
+
+
+def test_a_schedule_of_ones_own() -> None:
+    class Halved(lr_scheduler.LRScheduler):
+        def get_lr(self) -> list[float]:
+            return [rate / 2 ** self.last_epoch for rate in self.base_lrs]
+
+    optimizer = in_groups(SGD, lambda: Tensor([1.0], requires_grad=True))
+    schedule = Halved(optimizer)
+    schedule.step()
+    assert schedule.get_last_lr() == [0.05, 0.01] == [group["lr"] for group in optimizer.param_groups]
 
 
 def test_a_schedule_goes_on_from_its_state() -> None:

@@ -1,25 +1,52 @@
 """Learning rates that change: the classes of `torch.optim.lr_scheduler`.
 
-Each sets its optimizer's rate when it is made and at each `step()`, usually after an epoch, as a function of
-how many steps there were. The rate is a tensor that is written to: a step under TinyJit is not traced again.
-The steps of a schedule are counted by Python, so its own `step()` belongs outside of what TinyJit traces.
+Each sets the rates of its optimizer's parameter groups when it is made and at each `step()`, usually after
+an epoch, as a function of how many steps there were. A rate is a tensor that is written to: a step under
+TinyJit is not traced again. The steps of a schedule are counted by Python, so its own `step()` belongs
+outside of what TinyJit traces.
 """
 from __future__ import annotations
 
 import bisect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from tinygrad.engine.capture import Capture, JitError
-from tinygrad.nn.optim import Optimizer
+from tinygrad.nn.optim import Optimizer, OptimizerGroup
 from tinygrad.nn.optim.optimizer import rate_of
 
+T = TypeVar("T")
 
-def _first_rate_of(optimizer: Optimizer) -> float:
-    """The rate before the first scheduler of an optimizer, from which further ones count too."""
-    rate: float = vars(optimizer).setdefault("initial_lr", rate_of(optimizer))
-    return rate
+
+def _of_groups(optimizer: Optimizer) -> Sequence[Optimizer]:
+    """The optimizers of an optimizer's parameter groups."""
+    if not isinstance(optimizer, OptimizerGroup):
+        return [optimizer]
+    return [single for member in optimizer.optimizers for single in _of_groups(member)]
+
+
+def _set_rates(optimizer: Optimizer, rates: Sequence[float]) -> None:
+    for member, rate in zip(_of_groups(optimizer), rates, strict=True):
+        member.lr = rate
+
+
+def _first_rates_of(optimizer: Optimizer) -> list[float]:
+    """The rates before the first scheduler of an optimizer, from which further ones count too."""
+    return [vars(member).setdefault("initial_lr", rate_of(member)) for member in _of_groups(optimizer)]
+
+
+Rates: TypeAlias = float | Sequence[float]
+"""One number, or one for each parameter group."""
+
+
+def _for_groups(name: str, given: T | Sequence[T], optimizer: Optimizer) -> list[T]:
+    """What is given for all parameter groups, or for each. Raises ValueError for another number of them."""
+    groups = len(_of_groups(optimizer))
+    found: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given] * groups
+    if len(found) != groups:
+        raise ValueError(f"{name} is one, or one for each of the {groups} parameter groups, got {len(found)}")
+    return found
 
 
 def _refuse_under_jit(scheduler: object) -> None:
@@ -35,75 +62,83 @@ def _refuse_no_steps(**options: int) -> None:
 
 
 class LRScheduler:
-    """The rate that the optimizer had, times `_factor` of the number of steps."""
+    """The rates that the optimizer's parameter groups had, times `_factor` of the number of steps."""
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self.optimizer = optimizer
-        self.base_lr = _first_rate_of(optimizer)
+        self.base_lrs = _first_rates_of(optimizer)
         self.last_epoch = last_epoch
         self.step()
 
     def step(self) -> None:
-        """The next rate."""
+        """The next rates."""
         _refuse_under_jit(self)
         self.last_epoch += 1
-        self._last_lr = self._rate(self.last_epoch)
-        self.optimizer.lr = self._last_lr
+        self._last_lr = self.get_lr()
+        _set_rates(self.optimizer, self._last_lr)
+
+    def get_lr(self) -> list[float]:
+        """The rates at step `last_epoch`, one for each parameter group: what a schedule of your own says."""
+        return [self._rate(self.last_epoch, group) for group in range(len(self.base_lrs))]
 
     def get_last_lr(self) -> list[float]:
-        """The rate now, in a list."""
-        return [self._last_lr]
+        """The rates now, one for each parameter group."""
+        return self._last_lr
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` takes: all but the optimizer and functions."""
         return {name: value for name, value in vars(self).items()
-                if name != "optimizer" and not callable(value)}
+                if name not in ("optimizer", "lr_lambda") and not callable(value)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there."""
         vars(self).update(state_dict)
 
-    def _rate(self, t: int) -> float:
-        return self.base_lr * self._factor(t)
+    def _rate(self, t: int, group: int) -> float:
+        return self.base_lrs[group] * self._factor(t, group)
 
-    def _factor(self, t: int) -> float:
+    def _factor(self, t: int, group: int) -> float:
         raise NotImplementedError(f"{type(self).__name__} has no rule")
 
-    def _chained(self, rate: float, t: int) -> float:
+    def _chained(self, rate: float, t: int, group: int) -> float:
         """What step `t` makes of a rate that other schedules move too: of a multiple of the first one, the
         same multiple; of what sets the rate, that."""
         if type(self)._rate is not LRScheduler._rate:
-            return self._rate(t)
-        before = self._factor(t - 1) if t > 0 else 1.0
-        return rate * self._factor(t) / before if before else rate
+            return self._rate(t, group)
+        before = self._factor(t - 1, group) if t > 0 else 1.0
+        return rate * self._factor(t, group) / before if before else rate
+
+
+Functions: TypeAlias = Callable[[int], float] | Sequence[Callable[[int], float]]
+"""Of the number of steps: one, or one for each parameter group."""
 
 
 class LambdaLR(LRScheduler):
-    """Times `lr_lambda(steps)`."""
+    """Times `lr_lambda(steps)`, which may be a list of one for each parameter group."""
 
-    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float], last_epoch: int = -1) -> None:
-        self.lr_lambda = lr_lambda
+    def __init__(self, optimizer: Optimizer, lr_lambda: Functions, last_epoch: int = -1) -> None:
+        self.lr_lambda = _for_groups("lr_lambda", lr_lambda, optimizer)
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, t: int) -> float:
-        return self.lr_lambda(t)
+    def _factor(self, t: int, group: int) -> float:
+        return self.lr_lambda[group](t)
 
-    def _chained(self, rate: float, t: int) -> float:
-        return self._rate(t)
+    def _chained(self, rate: float, t: int, group: int) -> float:
+        return self._rate(t, group)
 
 
 class MultiplicativeLR(LRScheduler):
-    """Times `lr_lambda(steps)` of every step so far."""
+    """Times `lr_lambda(steps)` of every step so far; a list has one for each parameter group."""
 
-    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float], last_epoch: int = -1) -> None:
-        self.lr_lambda = lr_lambda
+    def __init__(self, optimizer: Optimizer, lr_lambda: Functions, last_epoch: int = -1) -> None:
+        self.lr_lambda = _for_groups("lr_lambda", lr_lambda, optimizer)
         super().__init__(optimizer, last_epoch)
 
-    def _rate(self, t: int) -> float:
-        return self._last_lr * self.lr_lambda(t) if t > 0 else self.base_lr
+    def _rate(self, t: int, group: int) -> float:
+        return self._last_lr[group] * self.lr_lambda[group](t) if t > 0 else self.base_lrs[group]
 
-    def _chained(self, rate: float, t: int) -> float:
-        return rate * self.lr_lambda(t) if t > 0 else rate
+    def _chained(self, rate: float, t: int, group: int) -> float:
+        return rate * self.lr_lambda[group](t) if t > 0 else rate
 
 
 class StepLR(LRScheduler):
@@ -116,7 +151,7 @@ class StepLR(LRScheduler):
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, t: int) -> float:
+    def _factor(self, t: int, group: int) -> float:
         return float(self.gamma ** (t // self.step_size))
 
 
@@ -129,7 +164,7 @@ class MultiStepLR(LRScheduler):
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, t: int) -> float:
+    def _factor(self, t: int, group: int) -> float:
         return float(self.gamma ** bisect.bisect_right(self.milestones, t))
 
 
@@ -140,7 +175,7 @@ class ExponentialLR(LRScheduler):
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, t: int) -> float:
+    def _factor(self, t: int, group: int) -> float:
         return float(self.gamma ** t)
 
 
@@ -155,7 +190,7 @@ class LinearLR(LRScheduler):
         self.total_iters = total_iters
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, t: int) -> float:
+    def _factor(self, t: int, group: int) -> float:
         share = min(t, self.total_iters) / self.total_iters
         return self.start_factor + (self.end_factor - self.start_factor) * share
 
@@ -169,7 +204,7 @@ class ConstantLR(LRScheduler):
         self.total_iters = total_iters
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, t: int) -> float:
+    def _factor(self, t: int, group: int) -> float:
         return self.factor if t < self.total_iters else 1.0
 
 
@@ -183,7 +218,7 @@ class PolynomialLR(LRScheduler):
         self.power = power
         super().__init__(optimizer, last_epoch)
 
-    def _factor(self, t: int) -> float:
+    def _factor(self, t: int, group: int) -> float:
         return float((1 - min(t, self.total_iters) / self.total_iters) ** self.power)
 
 
@@ -197,15 +232,16 @@ class CosineAnnealingLR(LRScheduler):
         self.eta_min = eta_min
         super().__init__(optimizer, last_epoch)
 
-    def _rate(self, t: int) -> float:
-        return self.eta_min + (self.base_lr - self.eta_min) * (1 + math.cos(math.pi * t / self.T_max)) / 2
+    def _rate(self, t: int, group: int) -> float:
+        share = (1 + math.cos(math.pi * t / self.T_max)) / 2
+        return self.eta_min + (self.base_lrs[group] - self.eta_min) * share
 
-    def _chained(self, rate: float, t: int) -> float:
+    def _chained(self, rate: float, t: int, group: int) -> float:
         if t == 0:
             return rate
         before, now = (1 + math.cos(math.pi * step / self.T_max) for step in (t - 1, t))
         if (t - 1 - self.T_max) % (2 * self.T_max) == 0:  # the step before was the lowest
-            return rate + (self.base_lr - self.eta_min) * now / 2
+            return rate + (self.base_lrs[group] - self.eta_min) * now / 2
         return self.eta_min + (rate - self.eta_min) * now / before
 
 
@@ -220,11 +256,11 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self.eta_min = eta_min
         super().__init__(optimizer, last_epoch)
 
-    def _rate(self, t: int) -> float:
+    def _rate(self, t: int, group: int) -> float:
         length = self.T_0
         while t >= length:
             t, length = t - length, length * self.T_mult
-        return self.eta_min + (self.base_lr - self.eta_min) * (1 + math.cos(math.pi * t / length)) / 2
+        return self.eta_min + (self.base_lrs[group] - self.eta_min) * (1 + math.cos(math.pi * t / length)) / 2
 
 
 class CyclicLR(LRScheduler):
@@ -235,7 +271,7 @@ class CyclicLR(LRScheduler):
     change it.
     """
 
-    def __init__(self, optimizer: Optimizer, base_lr: float, max_lr: float, step_size_up: int = 2000,
+    def __init__(self, optimizer: Optimizer, base_lr: Rates, max_lr: Rates, step_size_up: int = 2000,
                  step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0,
                  scale_fn: Callable[[float], float] | None = None, scale_mode: str = "cycle",
                  cycle_momentum: bool = False, *, last_epoch: int = -1) -> None:
@@ -249,7 +285,9 @@ class CyclicLR(LRScheduler):
                              "steps; leave cycle_momentum away")
         step_size_down = step_size_up if step_size_down is None else step_size_down
         _refuse_no_steps(step_size_up=step_size_up, step_size_down=step_size_down)
-        self.lowest, self.max_lr, self.gamma = base_lr, max_lr, gamma
+        self.lowest = _for_groups("base_lr", base_lr, optimizer)
+        self.max_lrs = _for_groups("max_lr", max_lr, optimizer)
+        self.gamma = gamma
         self.step_size_up, self.step_size_down = step_size_up, step_size_down
         self.scale_fn = scales[mode] if scale_fn is None else scale_fn
         self.is_of_cycles = scale_mode == "cycle" if scale_fn is not None else mode != "exp_range"
@@ -258,11 +296,11 @@ class CyclicLR(LRScheduler):
     def _shrunk(self, t: float) -> float:
         return float(self.gamma ** t)
 
-    def _rate(self, t: int) -> float:
+    def _rate(self, t: int, group: int) -> float:
         cycle, step = divmod(t, self.step_size_up + self.step_size_down)
         share = step / self.step_size_up if step <= self.step_size_up else \
             1 - (step - self.step_size_up) / self.step_size_down
-        return self.lowest + (self.max_lr - self.lowest) * share * self.scale_fn(
+        return self.lowest[group] + (self.max_lrs[group] - self.lowest[group]) * share * self.scale_fn(
             cycle + 1 if self.is_of_cycles else t)
 
 
@@ -273,7 +311,7 @@ class OneCycleLR(LRScheduler):
     and `steps_per_epoch`. The momentum stays (`cycle_momentum`), for no optimizer here can change it.
     """
 
-    def __init__(self, optimizer: Optimizer, max_lr: float, total_steps: int | None = None,
+    def __init__(self, optimizer: Optimizer, max_lr: Rates, total_steps: int | None = None,
                  epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
                  anneal_strategy: str = "cos", cycle_momentum: bool = False, *, div_factor: float = 25.0,
                  final_div_factor: float = 1e4, three_phase: bool = False, last_epoch: int = -1) -> None:
@@ -291,18 +329,21 @@ class OneCycleLR(LRScheduler):
                              "steps; leave cycle_momentum away")
         self.total_steps = total_steps
         self.is_cosine = anneal_strategy == "cos"
-        first = max_lr / div_factor
-        last, top = first / final_div_factor, pct_start * total_steps - 1
-        turns = [(top, max_lr), (2 * top, first)] if three_phase else [(top, max_lr)]
-        self.turns = [(0.0, first), *turns, (total_steps - 1.0, last)]
-        """(step, rate) where the rate turns"""
+        top = pct_start * total_steps - 1
+        self.turns = []
+        """for each parameter group (step, rate) where the rate turns"""
+        for most in _for_groups("max_lr", max_lr, optimizer):
+            first = most / div_factor
+            turns = [(top, most), (2 * top, first)] if three_phase else [(top, most)]
+            self.turns.append([(0.0, first), *turns, (total_steps - 1.0, first / final_div_factor)])
         super().__init__(optimizer, last_epoch)
 
-    def _rate(self, t: int) -> float:
+    def _rate(self, t: int, group: int) -> float:
         if t > self.total_steps:
             raise ValueError(f"this schedule has {self.total_steps} steps, and was asked for one more")
-        after = next((i for i, (step, _) in enumerate(self.turns) if i and t <= step), len(self.turns) - 1)
-        (begin, old), (end, new) = self.turns[after - 1:after + 1]
+        turns = self.turns[group]
+        after = next((i for i, (step, _) in enumerate(turns) if i and t <= step), len(turns) - 1)
+        (begin, old), (end, new) = turns[after - 1:after + 1]
         share = (t - begin) / (end - begin) if end != begin else 1.0
         return new + (old - new) * ((1 + math.cos(math.pi * share)) / 2 if self.is_cosine else 1 - share)
 
@@ -356,14 +397,15 @@ class ChainedScheduler:
         if first is None or any(s.optimizer is not (optimizer or first) for s in schedulers):
             raise ValueError("ChainedScheduler takes schedulers, one at least, of one optimizer")
         self.optimizer, self.schedulers = first, list(schedulers)
-        self._last_lr = schedulers[0].base_lr
+        self._last_lr = schedulers[0].base_lrs
         self._move(0)
 
     def _move(self, steps: int) -> None:
         for scheduler in self.schedulers:
             scheduler.last_epoch += steps
-            self._last_lr = scheduler._last_lr = scheduler._chained(self._last_lr, scheduler.last_epoch)
-        self.optimizer.lr = self._last_lr
+            self._last_lr = scheduler._last_lr = [scheduler._chained(rate, scheduler.last_epoch, group)
+                                                  for group, rate in enumerate(self._last_lr)]
+        _set_rates(self.optimizer, self._last_lr)
 
     def step(self) -> None:
         """The next rate."""
@@ -379,7 +421,7 @@ class ChainedScheduler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there."""
         self._last_lr = state_dict["_last_lr"]
-        self.optimizer.lr = self._last_lr
+        _set_rates(self.optimizer, self._last_lr)
         for scheduler, state in zip(self.schedulers, state_dict["schedulers"], strict=True):
             scheduler.load_state_dict(state)
 
@@ -389,7 +431,7 @@ class ReduceLROnPlateau:
     smaller (mode "min") or larger ("max") by `threshold`, of its size ("rel") or as a number ("abs")."""
 
     def __init__(self, optimizer: Optimizer, mode: str = "min", factor: float = 0.1, patience: int = 10,
-                 threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_lr: float = 0.0,
+                 threshold: float = 1e-4, threshold_mode: str = "rel", cooldown: int = 0, min_lr: Rates = 0.0,
                  eps: float = 1e-8) -> None:
         if mode not in ("min", "max") or threshold_mode not in ("rel", "abs") or factor >= 1:
             raise ValueError(f"ReduceLROnPlateau takes mode 'min' or 'max', threshold_mode 'rel' or 'abs' "
@@ -397,10 +439,11 @@ class ReduceLROnPlateau:
         self.optimizer = optimizer
         self.mode, self.threshold_mode = mode, threshold_mode
         self.factor, self.patience, self.threshold = factor, patience, threshold
-        self.cooldown, self.min_lr, self.eps = cooldown, min_lr, eps
+        self.cooldown, self.eps = cooldown, eps
+        self.min_lrs = _for_groups("min_lr", min_lr, optimizer)
         self.best = math.inf if mode == "min" else -math.inf
         self.num_bad_epochs = self.cooldown_counter = 0
-        self._last_lr = rate_of(optimizer)
+        self._last_lr = [rate_of(member) for member in _of_groups(optimizer)]
 
     get_last_lr = LRScheduler.get_last_lr
     state_dict = LRScheduler.state_dict
@@ -417,9 +460,11 @@ class ReduceLROnPlateau:
             self.cooldown_counter -= 1
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
-            rate = max(self._last_lr * self.factor, self.min_lr)
-            if self._last_lr - rate > self.eps:
-                self.optimizer.lr = self._last_lr = rate
+            lower = [max(rate * self.factor, least)
+                     for rate, least in zip(self._last_lr, self.min_lrs, strict=True)]
+            self._last_lr = [new if rate - new > self.eps else rate
+                             for rate, new in zip(self._last_lr, lower, strict=True)]
+            _set_rates(self.optimizer, self._last_lr)
             self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
 
     def _is_better(self, current: float) -> bool:
