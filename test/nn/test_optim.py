@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -491,3 +492,64 @@ def test_what_optimizers_cannot_do_is_said(make: Callable[[Tensor], object], err
                                            words: str) -> None:
     with pytest.raises(error, match=words):
         make(Tensor([1.0], requires_grad=True))
+
+
+def test_the_options_of_a_group_are_those_that_its_optimizer_was_given() -> None:
+    weight = Tensor([1.0, -2.0], requires_grad=True)
+    optimizer = optim.Adam([weight], lr=0.1, weight_decay=0.25)
+    (group,) = optimizer.param_groups
+    assert dict(group) | {"params": 0} == {
+        "params": 0, "lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.25, "maximize": False}
+    with pytest.raises(KeyError, match="Adam has no option 'momentum'"):
+        group["momentum"]
+    group["weight_decay"] = 0.5
+    other = Tensor([1.0, -2.0], requires_grad=True)
+    for chosen, parameter in ((optimizer, weight), (optim.Adam([other], lr=0.1, weight_decay=0.5), other)):
+        parameter.sum().backward()
+        chosen.step()
+    assert weight.tolist() == other.tolist()
+
+
+# --- state --------------------------------------------------------------------------------------------------
+
+
+def quadratic(optimizer: optim.Optimizer, parameters: list[Tensor], steps: int) -> None:
+    for step in range(steps):
+        optimizer.zero_grad()
+        sum((p * p * (step + 1.5)).sum() for p in parameters).backward()
+        optimizer.step()
+
+
+STATEFUL: dict[str, Callable[[Any], optim.Optimizer]] = {
+    "SGD": lambda p: optim.SGD(p, lr=0.01, momentum=0.9), "Adam": lambda p: optim.Adam(p, lr=0.01),
+    "AdamW": lambda p: optim.AdamW(p, lr=0.01), "Adagrad": lambda p: optim.Adagrad(p, lr=0.01),
+    "RMSprop": lambda p: optim.RMSprop(p, lr=0.01, momentum=0.5),
+}
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+@pytest.mark.parametrize("grouped", [False, True])
+def test_an_optimizer_goes_on_from_its_state(name: str, grouped: bool, tmp_path: Path) -> None:
+    def made(values: list[Any]) -> tuple[optim.Optimizer, list[Tensor]]:
+        parameters = [Tensor(value, requires_grad=True) for value in values]
+        groups: Any = [{"params": [parameters[0]], "lr": 0.03}, {"params": parameters[1:]}]
+        return STATEFUL[name](groups if grouped else parameters), parameters
+
+    first, parameters = made([[1.0, -2.0], [3.0]])
+    quadratic(first, parameters, 3)
+    nn.state.safe_save(first.state_dict(), str(tmp_path / "state.safetensors"))
+    second, others = made([p.tolist() for p in parameters])
+    second.load_state_dict(nn.state.safe_load(str(tmp_path / "state.safetensors")))
+    for optimizer, own in ((first, parameters), (second, others)):
+        quadratic(optimizer, own, 2)
+    assert [p.tolist() for p in parameters] == [p.tolist() for p in others]
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True)
+    optimizer = optim.SGD([weight], lr=0.5, momentum=0.9)
+    with pytest.raises(KeyError, match=r"missing \['b.0'\], unknown \['m.0'\]"):
+        optimizer.load_state_dict({"lr": Tensor([0.1]), "m.0": Tensor([0.0, 0.0])})
+    with pytest.raises(ValueError, match="shapes differ"):
+        optimizer.load_state_dict({"lr": Tensor([0.1]), "b.0": Tensor([0.0, 0.0, 0.0])})
+    assert optimizer.lr.item() == 0.5

@@ -17,6 +17,7 @@ from tinygrad.dtype import dtypes, promote
 from tinygrad.functional.graph_templates import memoised
 from tinygrad.graph.leaf_tensors import depends_on_leaf
 from tinygrad.helpers import dedup, flatten
+from tinygrad.nn.state import get_state_dict, load_state_dict
 from tinygrad.tensor import Tensor
 
 P = ParamSpec("P")
@@ -31,9 +32,11 @@ def takes_groups(make: Callable[P, R]) -> Callable[P, R]:
     def made(*args: P.args, **options: P.kwargs) -> R:
         groups = _groups_of(make, args, options)
         if groups is None:
-            return make(*args, **options)
-        joined: Any = OptimizerGroup(*[make(**group) for group in groups])  # type: ignore[call-arg, arg-type]
-        return joined  # type: ignore[no-any-return]
+            optimizer: Any = make(*args, **options)
+            optimizer.made_by = make.__name__
+        else:
+            optimizer = OptimizerGroup(*[made(**group) for group in groups])  # type: ignore[call-arg, arg-type]
+        return optimizer  # type: ignore[no-any-return]
 
     return made
 
@@ -138,6 +141,22 @@ class Optimizer:
         (0.25, 1)
         """
         return [ParameterGroup(self)]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What it keeps beside the parameters, by name: rates, averages, momenta. Options that are Python's
+        numbers are not among it. `nn.state.safe_save` takes it.
+
+        >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=0.5, momentum=0.9)
+        >>> list(optimizer.state_dict())
+        ['lr', 'b.0']
+        """
+        own = {id(p) for p in (*self.params, *self.buffers)}
+        return {name: tensor for name, tensor in get_state_dict(self).items() if id(tensor) not in own}
+
+    def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+        """Go on from the state of an optimizer that was made alike, of equal parameters. Raises KeyError,
+        ValueError and TypeError as `nn.state.load_state_dict` does; nothing is changed then."""
+        load_state_dict(self.state_dict(), state_dict, verbose=False)
 
     def _numbers(self, values: list[float]) -> Tensor:
         """Numbers that change between steps, as exact as the widest update: a tensor with memory of its
@@ -259,6 +278,10 @@ def rate_of(optimizer: Optimizer) -> float:
     return float(str(optimizer.lr.numpy()[0]))
 
 
+UNNAMED = {"adam", "classic", "pre_wd", "tcoef", "ns_steps", "gradient_decay"}
+"""Options of the classes behind several optimizers, which are none of an optimizer's own."""
+
+
 class ParameterGroup(MutableMapping[str, Any]):
     """An optimizer's parameters and options, by their names. `lr` is a number here; written, it is memory
     like any rate, and a step under TinyJit takes it. Other options that are written hold for steps that are
@@ -266,10 +289,12 @@ class ParameterGroup(MutableMapping[str, Any]):
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
+        self.kind = vars(optimizer).get("made_by", type(optimizer).__name__)
 
     def _names(self) -> list[str]:
         own = vars(self.optimizer)
-        numbers = [name for name, value in own.items() if isinstance(value, (bool, int, float))]
+        numbers = [name for name, value in own.items()
+                   if isinstance(value, (bool, int, float)) and name not in UNNAMED]
         if {"b1", "b2"} <= own.keys():
             numbers = ["betas", *(name for name in numbers if name not in ("b1", "b2"))]
         return ["params", "lr", *numbers]
@@ -286,7 +311,11 @@ class ParameterGroup(MutableMapping[str, Any]):
             return rate_of(self.optimizer)
         if name == "betas":
             return tuple([vars(self.optimizer)[b] for b in ("b1", "b2")])
-        return getattr(self.optimizer, name)
+        return getattr(self.optimizer, self._attribute(name))
+
+    def _attribute(self, name: str) -> str:
+        """What the optimizer calls an option."""
+        return "gradient_decay" if name == "weight_decay" and self.kind == "Adam" else name
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._refuse_strange(name)
@@ -296,7 +325,7 @@ class ParameterGroup(MutableMapping[str, Any]):
             raise ValueError("the betas of an optimizer stay; make another one for others")
         if name != "lr":
             refuse_negative(**{name: value})
-        setattr(self.optimizer, name, value)
+        setattr(self.optimizer, self._attribute(name), value)
 
     def __delitem__(self, name: str) -> None:
         raise TypeError("the options of an optimizer stay")
@@ -307,8 +336,8 @@ class ParameterGroup(MutableMapping[str, Any]):
 
     def _refuse_strange(self, name: str) -> None:
         if name not in self._names():
-            kind = type(self.optimizer).__name__
-            raise KeyError(f"{kind} has no option {name!r} to be read or written; it has {self._names()}")
+            raise KeyError(f"{self.kind} has no option {name!r} to be read or written; it has "
+                           f"{self._names()}")
 
 
 @memoised
