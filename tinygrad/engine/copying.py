@@ -77,7 +77,10 @@ def block_regions(sizes: Sequence[int], *places: tuple[Sequence[int], Sequence[i
 
 
 def queue_for_copy(target: Buffer, source: Buffer) -> CommandQueue:
-    """The queue that copies: the target's, unless only the source's device has memory of its own."""
+    """The queue that copies: the target's, unless only the source's device has memory of its own. Within a
+    device it is the one of its kernels, for which nothing has to wait."""
     from_device = Device[source.device]
+    if target.device == source.device and not from_device.exchanges:
+        return from_device.queue
     has_own_memory = target.is_on_host and from_device.computes and not source.is_on_host
     return from_device.copies if from_device.exchanges or has_own_memory else Device[target.device].copies
