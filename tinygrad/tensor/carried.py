@@ -39,7 +39,8 @@ def compute_carried(structure: Structure) -> bool:
     any."""
     if structure.is_sharded:
         return False
-    carried = outermost(structure, {n for n in structure.nodes if _marks.get(n, 0) >= CARRIED})
+    carried = outermost(structure, {n for n in structure.nodes
+                                    if _marks.get(n, 0) >= CARRIED and n.realized_view is None})
     steps = max([_marks.get(node, 0) for node in structure.position], default=0)
     calls = {nodes: node for node in structure.nodes if (nodes := known_nodes(node)) is not None}
     for node in needed_later(structure, calls):
@@ -49,7 +50,7 @@ def compute_carried(structure: Structure) -> bool:
     if carried:
         holders = [t for t in Unrealized.tensors() if calls.get(node := unmoved(t._uop), node) in carried]
         realize_uops(with_results_of_calls(carried), partial(note_realized, holders))
-    return bool(carried)
+    return any([node.realized_view is not None for node in carried])
 
 
 def outermost(structure: Structure, nodes: Collection[UOp]) -> list[UOp]:
