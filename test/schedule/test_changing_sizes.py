@@ -75,6 +75,8 @@ PROGRAMS = {
     "other way round": (lambda x, n: x.flip(0) + x, lambda x, n: x[::-1] + x),
     "padded": (lambda x, n: x.pad(((2, 1), (0, 0))).exp(),
                lambda x, n: np.exp(np.pad(x, ((2, 1), (0, 0))))),
+    "padded to one size": (lambda x, n: x.pad(((0, 40 - n), (0, 0))).reshape(WIDTH, 40).exp(),
+                           lambda x, n: np.exp(np.pad(x, ((0, 40 - n), (0, 0))).reshape(WIDTH, 40))),
     "one axis": (lambda x, n: x.reshape(-1).square(), lambda x, n: np.square(x.reshape(-1))),
     "several kernels": (lambda x, n: (x.softmax(0).contiguous() @ Tensor(WEIGHT)).max(1),
                         lambda x, n: (softmax(x, 0) @ WEIGHT).max(1)),

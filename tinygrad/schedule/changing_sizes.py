@@ -466,7 +466,8 @@ class SizedGraph:
             return self.slice(node, src[0], argument)
         if node.op not in Family.MOVEMENT or (argument is None and src[0] is node.src[0]):
             return node.with_sources(src)
-        if node.op is Ops.PAD and argument is not None:
+        if node.op is Ops.PAD:
+            argument = argument or (*node.shape, *[before for before, _ in node.arg])
             sizes, befores = argument[:len(node.arg)], argument[len(node.arg):]
             return src[0].pad([(before, size - before - inner) for before, size, inner
                                in zip(befores, sizes, src[0].shape, strict=True)])
