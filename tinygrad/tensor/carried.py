@@ -8,7 +8,7 @@ computed first, and the graph begins there.
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -81,6 +81,13 @@ def needed_later(structure: Structure, calls: dict[UOp, UOp]) -> Iterator[UOp]:
                 elif source not in seen and source.realized_view is None:
                     seen.add(source)
                     queue.append(source)
+
+
+def go_on(changed: Mapping[UOp, UOp]) -> None:
+    """Other nodes stand for the same values now: what is known of these is known of them."""
+    for node, other in changed.items():
+        if (graphs := _marks.get(node)) is not None:
+            _marks.setdefault(other, graphs)
 
 
 def is_computed_again(node: UOp) -> bool:

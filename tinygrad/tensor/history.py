@@ -19,6 +19,7 @@ from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import GlobalCounters
+from tinygrad.tensor import carried
 from tinygrad.tensor.live import live_tensors
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def forget_history() -> int:
                   and not node.flags & MEMORY and (view := storage_view(node.src[0])) is not None}
     if forgotten:
         changed = _over_memory(order, forgotten)
+        carried.go_on(changed)
         for t in live:  # constants to gradients among them, which graphs are built on
             if t._aliased is not None:
                 continue
