@@ -89,7 +89,7 @@ def test_a_group_has_its_optimizers_options_by_name() -> None:
     assert optimizer[1].eps == 0.25
     assert len(first) == len(list(first))
     assert "lr: 0.25" in repr(first)
-    with pytest.raises(KeyError, match=r"LAMB has no option 'rate' .* 'lr'"):
+    with pytest.raises(KeyError, match=r"Adam has no option 'rate' .* 'lr'"):
         first["rate"] = 1.0
     with pytest.raises(ValueError, match="the parameters of an optimizer stay"):
         first["params"] = []
