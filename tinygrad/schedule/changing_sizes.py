@@ -169,9 +169,11 @@ class Expression:
 
     @staticmethod
     def of(variable: int) -> Expression:
+        """A Variable by itself."""
         return Expression(((1, (variable,)),))
 
     def plus(self, added: int, *terms: tuple[int, tuple[int, ...]]) -> Expression:
+        """It, and more."""
         return Expression((*self.terms, *terms), self.added + added)
 
     def value(self, variables: Sequence[Any]) -> Any:
@@ -378,7 +380,10 @@ class ChangingSizes:
     def history(self, form: SizedForm) -> FormHistory:
         """Of all graphs of this form."""
         known = self.forms.pop(form.form, None)
-        if known is None or known.count != len(form.numbers):  # the latter, if two forms have one hash
+        if known is not None and known.count != len(form.numbers):  # two forms have one hash
+            self.size -= MOST_EXAMPLES * known.count
+            known = None
+        if known is None:
             known = FormHistory(len(form.numbers))
             self.size += MOST_EXAMPLES * known.count
         self.forms[form.form] = known

@@ -39,12 +39,13 @@ def compute_carried(structure: Structure) -> bool:
     any."""
     if structure.is_sharded:
         return False
-    carried = outermost(structure, {n for n in structure.nodes
-                                    if _marks.get(n, 0) >= CARRIED and n.realized_view is None})
+    asked = set(structure.sinks)
+    carried = outermost(structure, {n for n in structure.nodes if n not in asked
+                                    and _marks.get(n, 0) >= CARRIED and n.realized_view is None})
     steps = max([_marks.get(node, 0) for node in structure.position], default=0)
     calls = {nodes: node for node in structure.nodes if (nodes := known_nodes(node)) is not None}
     for node in needed_later(structure, calls):
-        if node not in structure.sinks and is_computed_again(node):
+        if node not in asked and is_computed_again(node):
             for form in (node, known_nodes(node) or node):
                 _marks.setdefault(form, steps + 1)
     if carried:
@@ -54,10 +55,10 @@ def compute_carried(structure: Structure) -> bool:
 
 
 def outermost(structure: Structure, nodes: Collection[UOp]) -> list[UOp]:
-    """Those of `nodes` that no others are computed from, but for what was asked for."""
+    """Those of `nodes`, which are none that were asked for, from which no others of them are computed."""
     found, below = [], set()
     for node in reversed(structure.nodes):
-        if node in nodes and node not in below and node not in structure.sinks:
+        if node in nodes and node not in below:
             found.append(node)
             below.add(node)
         if node in below:
