@@ -42,6 +42,22 @@ def _arrays_from_the_start() -> None:
     arrays.restart()
 
 
+@pytest.fixture(autouse=True)
+def _as_in_a_new_process() -> None:
+    """What a test computes by shall not depend on which tests its process ran before: on sizes that they had,
+    and on when the next look for graphs to let go is due."""
+    from tinygrad.helpers import GlobalCounters
+    from tinygrad.schedule.changing_sizes import ChangingSizes
+    from tinygrad.schedule.persistent_cache import schedules
+    from tinygrad.tensor import history
+
+    for of_form in schedules.sizes.forms.values():
+        of_form.own |= of_form.known
+    schedules.sizes = ChangingSizes()
+    history.LOOKS.computations = history.LEAST_COMPUTATIONS
+    history.LOOKS.bytes = GlobalCounters.mem_used + history.LEAST_BYTES
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _forgets_often() -> None:
     """With FORGET=1 every computation looks for graphs that can be let go, which others do one time in a
@@ -50,7 +66,6 @@ def _forgets_often() -> None:
         from tinygrad.tensor import history
 
         history.LEAST_COMPUTATIONS, history.NODES_A_COMPUTATION = 0, sys.maxsize
-        history.LOOKS.computations = 0
 
 
 @pytest.fixture
