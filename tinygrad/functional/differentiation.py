@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tinygrad.functional.gradient_templates import gradients_of_calls, stands_for_calls
 from tinygrad.graph.gradient import gradients
-from tinygrad.graph.leaf_tensors import LeafIndex, is_leaf, value_of_its_own
+from tinygrad.graph.leaf_tensors import LeafIndex, is_cut_off, is_leaf, value_of_its_own
 from tinygrad.graph.node_flags import APPLIED, LEAF
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.template import known_nodes, with_known_values
@@ -29,7 +29,8 @@ def gradient(self: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> 
     """The gradients of this tensor at `targets`, weighted by `gradient` (needed unless this is one number).
 
     They are differentiable themselves; that at a target that this tensor does not depend on is zeros. Raises
-    RuntimeError for a target of integers or bools, TypeError for what is no tensor.
+    RuntimeError for a target of integers or bools, and for one that is a constant (`detach`, `no_grad`),
+    TypeError for what is no tensor.
 
     >>> x, y = Tensor(3.0), Tensor(4.0)
     >>> [gradient.item() for gradient in (x * x).gradient(x, y)]
@@ -41,6 +42,9 @@ def gradient(self: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> 
                             f"{type(target).__name__}")
         if not target.dtype.is_float:
             raise RuntimeError(f"only floats have gradients, target {i} is {target.dtype}")
+        if is_cut_off(target._uop):
+            raise RuntimeError(f"target {i} is a constant to gradients: `detach` or `no_grad` cut it off "
+                               "from what it was computed from (`requires_grad_()` makes it a variable of its own)")
     weight = _weight(self, gradient)
     graph, make = LeafIndex(with_known_values(self._result)), gradients_of_calls
     found_in = _Targets(graph)
@@ -61,8 +65,8 @@ def gradient(self: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> 
 @exclusive
 def backward(self: Tensor, gradient: Tensor | None = None) -> Tensor:
     """Add the gradient of this tensor to `.grad` of every live float tensor that it depends on and that was
-    not computed from another of them, except those that say `requires_grad=False`, and of those that say
-    True. Returns this tensor.
+    not computed from another of them, except constants (`detach`, `no_grad`) and those that say
+    `requires_grad=False`, and of those that say True. Returns this tensor.
 
     Raises RuntimeError for a tensor of more than one item without `gradient`, and for one that depends on no
     such tensor.
@@ -139,7 +143,10 @@ def _with_gradients(root: UOp, graph: LeafIndex, tensors: Sequence[Tensor]
     for tensor in tensors:
         if not tensor.dtype.is_float or tensor._is_writer:
             continue
-        node, nodes = tensor._result, targets.of(tensor)
+        node = tensor._result
+        if is_cut_off(node) and not tensor._requires_grad:
+            continue
+        nodes = targets.of(tensor)
         if not nodes:
             if root.flags & APPLIED and (base := targets.may_be_inside(node)) is not None:
                 views.append((tensor, base))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinygrad.graph.node_flags import LEAF, MEMORY
+from tinygrad.graph.node_flags import CUT, LEAF, MEMORY
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.storage import Storage
 from tinygrad.graph.uop import UOp
@@ -147,6 +147,12 @@ def is_leaf(uop: UOp) -> bool:
 def depends_on_leaf(uop: UOp) -> bool:
     """Whether a leaf is below `uop`, along ways that gradients can take."""
     return uop.flags & LEAF != 0
+
+
+def is_cut_off(uop: UOp) -> bool:
+    """Whether `uop` is a constant to gradients because all leaves below it were made so (`detach`,
+    `no_grad`)."""
+    return uop.flags & (LEAF | CUT) == CUT
 
 
 class LeafIndex:

@@ -21,7 +21,7 @@ from tinygrad.dtype import DType, accumulate_dtype, dtypes
 from tinygrad.graph.attributes import Attribute, Synthesized, passed_below
 from tinygrad.graph.movement import Movement
 from tinygrad.graph.nest_nodes import NestNode
-from tinygrad.graph.node_flags import FLAG_RULES, LEAF, PASSED_ON
+from tinygrad.graph.node_flags import CUT, FLAG_RULES, LEAF, PASSED_ON
 from tinygrad.graph.operators import Operators
 from tinygrad.graph.ops import Family, Memory, Ops, RangeKind, Visibility
 from tinygrad.graph.shapes import SHAPES, elementwise_dtype
@@ -136,7 +136,7 @@ class UOp(Walk, Operators, Movement, NestNode):
                     device = source.device
             own = FLAG_RULES.get(op)
             found = found & PASSED_ON if own is None else own(found, arg)
-            node.flags = found if dtype.is_float else found & ~LEAF
+            node.flags = found if dtype.is_float else found & ~(LEAF | CUT)
             node.device = place_of(arg) if op in _PLACED else device
         node.computed_into = None
         node.line = 0

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tinygrad.device import canonical_device
+from tinygrad.engine.realize import realize_uops
 from tinygrad.graph.leaf_tensors import below_detaches, constant_leaves, leaf_node, storage_view
 from tinygrad.graph.node_flags import MEMORY, WRITES, Assignments
 from tinygrad.graph.ops import Ops
@@ -53,6 +54,19 @@ def takes(owner: object, memory: Storage) -> bool:
     """Whether memory is its owner's, or nobody's any more: those that it was computed for are gone, and no
     view of it stayed."""
     return not (memory.was_left and _is_shown(memory)) and memory.belongs_to(owner)
+
+
+def copied_for(owner: object, view: UOp) -> UOp:
+    """Memory of its own for a tensor whose node another tensor was computed from and stands for: equal
+    expressions are one node, but two tensors. So are equal copies: each copies the last one."""
+    while True:
+        own = UOp.new(Ops.CONTIGUOUS, view.dtype, (view,))
+        realize_uops([own])
+        held = own.realized_view
+        assert held is not None
+        if held.base.storage.belongs_to(owner):
+            return held
+        view = held
 
 
 def _is_shown(memory: Storage) -> bool:

@@ -30,6 +30,7 @@ from tinygrad.graph.batch import is_unknown
 from tinygrad.graph.leaf_tensors import (
     below_detaches,
     depends_on_leaf,
+    is_cut_off,
     is_leaf,
     own_memory,
     repeats_items,
@@ -194,7 +195,7 @@ class Tensor(Methods):
     def _become_leaf(self) -> None:
         """Make the node of a float tensor a gradient target of its own; integers never get a gradient."""
         if self.dtype.is_float and not is_leaf(self.uop):
-            self._show(self.uop.detach(next(writing.leaf_identities)))
+            self._show(writing.leaf_of(self.uop))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _with_values, (self.numpy(), self.device, self.dtype.name, self._requires_grad, self._cuts)
@@ -482,7 +483,9 @@ class Tensor(Methods):
         # a value of its own whose items, or some of them, were computed once for several places
         is_shorter = repeats_items(view) and not repeats_items(self._shown)
         if not is_written and (is_shorter or not live.takes(alias_set or self, view.base.storage)):
-            view = self._copied(view)
+            view = live.copied_for(alias_set or self, view)
+        if is_cut_off(self._uop):
+            view = view.detach()
         if alias_set is None:
             self.uop = view
         else:
@@ -498,19 +501,6 @@ class Tensor(Methods):
         whole = Tensor.of(self._alias_set.base, self)
         self._alias_set.add(whole)
         return whole
-
-    def _copied(self, view: UOp) -> UOp:
-        """Memory of its own for a tensor whose node another tensor was computed from and stands for: equal
-        expressions are one node, but two tensors. So are equal copies: each copies the last one."""
-        owner = self._aliased or self
-        while True:
-            own = UOp.new(Ops.CONTIGUOUS, view.dtype, (view,))
-            realize_uops([own])
-            held = own.realized_view
-            assert held is not None
-            if held.base.storage.belongs_to(owner):
-                return held
-            view = held
 
     computed = reading.computed
     _computed_now = reading.computed_now

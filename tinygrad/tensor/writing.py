@@ -36,8 +36,14 @@ from tinygrad.tensor.modes import no_grad
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
 
-leaf_identities = itertools.count()
+_leaf_identities = itertools.count()
 """Of leaves that are no memory, each its own."""
+
+
+def leaf_of(uop: UOp) -> UOp:
+    """The value of `uop` as a variable of gradients. Where that is memory, others may be the variable that it
+    is: this one has memory of its own once it is computed."""
+    return value_of_its_own(uop).detach(next(_leaf_identities))
 
 
 def operand_to_write(self: Tensor, value: Any) -> Tensor:
@@ -108,7 +114,7 @@ def _rebind(self: Tensor, value: UOp, view: UOp, partly: bool) -> None:
     tensors = [self] if alias_set is None else alias_set.tensors
     leaves = [t for t in tensors if t._uop is base and is_leaf(base) and t._requires_grad is not False]
     if any(t._requires_grad for t in leaves) or (leaves and not depends_on_leaf(new)):
-        new = new.detach(next(leaf_identities))
+        new = leaf_of(new)
     for leaf in leaves:
         leaf._was_leaf = True
     if alias_set is None:
