@@ -324,6 +324,62 @@ def test_item_before_backward():
     np.testing.assert_array_equal(w.grad.numpy(), [2, 4])
 
 
+@pytest.mark.parametrize("realized", ["nothing", "constant", "result", "both"])
+@pytest.mark.parametrize("make", ["no_grad", "detach", "detach twice"])
+@pytest.mark.parametrize("step", [lambda x: x * 3, lambda x: x.softmax(0), lambda x: x.reshape(1, 3)],
+                         ids=["product", "call", "view"])
+def test_what_is_computed_of_constants_is_one_whether_realized_or_not(realized, make, step):
+    x = Tensor([1.0, 2.0, 4.0]).realize()
+    with Tensor.no_grad() if make == "no_grad" else contextlib.nullcontext():
+        constant = step(x)
+    for _ in range({"no_grad": 0, "detach": 1, "detach twice": 2}[make]):
+        constant = constant.detach()
+    if realized in ("constant", "both"):
+        constant.realize()
+    result = constant * 2
+    if realized in ("result", "both"):
+        result.realize()
+    with pytest.raises(RuntimeError, match="takes gradients"):
+        (result * constant).sum().backward()
+    for target in (constant, result):
+        with pytest.raises(RuntimeError, match="target 1 is a constant to gradients"):
+            (result * x).sum().gradient(x, target)
+    (result * x).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), np.broadcast_to(result.numpy(), (1, 3))[0], rtol=1e-6)
+    assert constant.grad is None and result.grad is None
+
+
+@pytest.mark.parametrize("realized", ["nothing", "before", "after"])
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_constant_that_asks_for_gradients_is_a_variable_of_its_own(realized, lives):
+    x = Tensor([1.0, 2.0, 4.0]).realize()
+    whole = x * 3 if lives else x
+    variable = whole.detach()
+    if realized == "before":
+        variable.realize()
+    variable.requires_grad_()
+    if realized == "after":
+        variable.realize()
+    loss = (variable * variable * x).sum()
+    loss.backward()
+    values = variable.numpy()
+    np.testing.assert_array_equal(variable.grad.numpy(), 2 * values * x.numpy())
+    np.testing.assert_array_equal(x.grad.numpy(), values * values)
+    for found, expected in zip(loss.gradient(x, variable), (x.grad, variable.grad), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    assert whole is x or whole.grad is None
+
+
+def test_one_of_two_names_of_a_constant_asks_for_gradients():
+    x = Tensor([1.0, 2.0]).realize()
+    with Tensor.no_grad():
+        one = x * 3
+    other = one.detach().requires_grad_()
+    (other * one).sum().backward()
+    np.testing.assert_array_equal(other.grad.numpy(), [3, 6])
+    assert one.grad is None and x.grad is None
+
+
 def test_no_grad_and_detach():
     w = Tensor([3.0], requires_grad=True)
     with Tensor.no_grad():

@@ -136,7 +136,7 @@ def test_a_lazy_constant_to_gradients_stays_what_graphs_are_built_on(forgets: bo
     value, weight = Tensor(normal(4)).sin().realize(), Tensor(normal(4)).realize()
     with Tensor.no_grad():
         constant = value * 2
-    product = constant * weight
+    product = constant.requires_grad_() * weight
     if forgets:
         forget_history()
     product.sum().backward()

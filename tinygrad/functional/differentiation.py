@@ -43,8 +43,8 @@ def gradient(self: Tensor, *targets: Tensor, gradient: Tensor | None = None) -> 
         if not target.dtype.is_float:
             raise RuntimeError(f"only floats have gradients, target {i} is {target.dtype}")
         if is_cut_off(target._uop):
-            raise RuntimeError(f"target {i} is a constant to gradients: `detach` or `no_grad` cut it off "
-                               "from what it was computed from (`requires_grad_()` makes it a variable of its own)")
+            raise RuntimeError(f"target {i} is a constant to gradients: detach() or no_grad cut it off from "
+                               "what it was computed of; requires_grad_() makes it a variable of its own")
     weight = _weight(self, gradient)
     graph, make = LeafIndex(with_known_values(self._result)), gradients_of_calls
     found_in = _Targets(graph)

@@ -150,8 +150,7 @@ def depends_on_leaf(uop: UOp) -> bool:
 
 
 def is_cut_off(uop: UOp) -> bool:
-    """Whether `uop` is a constant to gradients because all leaves below it were made so (`detach`,
-    `no_grad`)."""
+    """Whether `uop` is a constant to gradients by somebody's word (`detach`, `no_grad`)."""
     return uop.flags & (LEAF | CUT) == CUT
 
 

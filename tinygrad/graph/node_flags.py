@@ -27,7 +27,7 @@ numbers and whatever else is to be stored (CONTIGUOUS), exponentials, logarithms
 APPLIED: Final = 32
 """An APPLY is below, or this is one: a node of nothing but a tensor (`graph/template.py`)."""
 CUT: Final = 64
-"""A DETACH is below that cut it off from a leaf: without LEAF, a constant to gradients."""
+"""A DETACH is below: without LEAF, a constant to gradients."""
 PASSED_ON: Final = LEAF | WRITES | READS | COSTLY | APPLIED | CUT
 """What a node has because its sources have it, unless `FLAG_RULES` says otherwise."""
 COSTLY_OPS: Final = Family.ELEMENTARY - {Ops.THREEFRY} | {Ops.CONTIGUOUS}
@@ -50,10 +50,6 @@ def _costly(flags: int, arg: object) -> int:
     return flags if flags & READS else flags | COSTLY
 
 
-def _cut(flags: int) -> int:
-    return flags & ~LEAF | CUT if flags & LEAF else flags
-
-
 class Assignments:
     """How many ASSIGN nodes were ever made: while there are no more, nobody has one who had none."""
 
@@ -71,7 +67,7 @@ FLAG_RULES: Final[dict[Ops, Callable[[int, Any], int]]] = {
     **dict.fromkeys(Family.VIEW, lambda flags, arg: flags),
     Ops.BUFFER: lambda flags, arg: LEAF | MEMORY | READS,
     Ops.ASSIGN: Assignments.flags,
-    Ops.DETACH: lambda flags, arg: _cut(flags) if arg is None else flags & PASSED_ON | LEAF,
+    Ops.DETACH: lambda flags, arg: flags & ~LEAF | CUT if arg is None else flags & PASSED_ON | LEAF,
     Ops.CUSTOM_GRADIENT:
         lambda flags, arg: flags & PASSED_ON | (LEAF if isinstance(arg, Argument) else 0),
 }

@@ -556,7 +556,8 @@ class Tensor(Methods):
     def detach(self) -> Tensor:
         """The same values as a constant to gradients."""
         node = self._result
-        result = Tensor.view_of(node.detach() if depends_on_leaf(node) else node, self)
+        is_one = not self.dtype.is_float or (is_cut_off(node) and self._is_in_memory)
+        result = Tensor.view_of(node if is_one else node.detach(), self)
         result._requires_grad = False
         return result
 
