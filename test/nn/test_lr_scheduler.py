@@ -133,7 +133,6 @@ def test_a_cycle_of_rates_has_so_many_steps() -> None:
         scheduler.step()
     for options, words in (({}, "total_steps, or epochs"),
                            ({"total_steps": 3, "pct_start": 2}, "from 0 to 1"),
-                           ({"total_steps": 3, "cycle_momentum": True}, "the rate alone"),
                            ({"total_steps": 3, "anneal_strategy": "log"}, "cos")):
         with pytest.raises(ValueError, match=words):
             lr_scheduler.OneCycleLR(ours(0.1), 1.0, **options)  # type: ignore[arg-type]
@@ -141,7 +140,7 @@ def test_a_cycle_of_rates_has_so_many_steps() -> None:
 
 @pytest.mark.parametrize("options, words", [
     ({"mode": "square"}, "mode 'triangular', 'triangular2', 'exp_range'"),
-    ({"scale_mode": "step"}, "got 'triangular' and 'step'"), ({"cycle_momentum": True}, "the rate alone"),
+    ({"scale_mode": "step"}, "got 'triangular' and 'step'"),
     ({"step_size_up": 0}, "step_size_up >= 1")])
 def test_what_a_cycle_of_rates_cannot_be_is_said(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
@@ -225,6 +224,92 @@ def test_rates_of_parameter_groups_by_several_schedulers_are_pytorchs(make: Any)
 def test_rates_of_parameter_groups_on_a_plateau_are_pytorchs(least: Any) -> None:
     assert_rates_of_groups_equal(lambda schedulers, optimizer: schedulers.ReduceLROnPlateau(
         optimizer, factor=0.3, patience=1, min_lr=least), LOSSES + LOSSES)
+
+
+CYCLES: list[tuple[str, dict[str, Any]]] = [
+    ("OneCycleLR", {"max_lr": 0.05, "total_steps": 14}),
+    ("OneCycleLR", {"max_lr": 0.05, "total_steps": 14, "three_phase": True, "anneal_strategy": "linear",
+                    "base_momentum": 0.5, "max_momentum": 0.75}),
+    ("CyclicLR", {"base_lr": 0.001, "max_lr": 0.05, "step_size_up": 3}),
+    ("CyclicLR", {"base_lr": 0.001, "max_lr": 0.05, "step_size_up": 4, "mode": "triangular2",
+                  "base_momentum": 0.25, "max_momentum": 0.5}),
+]
+MOVED: list[tuple[str, dict[str, Any]]] = [
+    ("SGD", {}), ("SGD", {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    ("RMSprop", {"momentum": 0.5}), ("Adam", {}), ("AdamW", {"betas": (0.8, 0.95), "amsgrad": True}),
+    ("NAdam", {}), ("RAdam", {}), ("Adamax", {})]
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("name, options", MOVED, ids=lambda value: str(value))
+@pytest.mark.parametrize("schedule, cycle", CYCLES, ids=lambda value: str(value))
+def test_training_with_a_moving_momentum_is_pytorchs(schedule: str, cycle: dict[str, Any], name: str,
+                                                     options: dict[str, Any], jitted: bool) -> None:
+    start = np.array([1.0, -2.0, 0.5], dtype=np.float32)
+    weight, other = Tensor(start, requires_grad=True), torch.tensor(start, requires_grad=True)
+    mine = getattr(nn.optim, name)([weight], lr=0.01, **options)
+    theirs = getattr(torch.optim, name)([other], lr=0.01, **options)
+    schedules = (getattr(lr_scheduler, schedule)(mine, **cycle),
+                 getattr(torch.optim.lr_scheduler, schedule)(theirs, **cycle))
+
+    def step() -> None:
+        mine.zero_grad()
+        (weight * weight * weight * 0.1 + weight * weight).sum().backward()
+        mine.step()
+
+    run = TinyJit(step) if jitted else step
+    for _ in range(13):
+        with Tensor.train():
+            run()
+        theirs.zero_grad()
+        (other * other * other * 0.1 + other * other).sum().backward()
+        theirs.step()
+        np.testing.assert_allclose(weight.numpy(), other.detach().numpy(), rtol=2e-5, atol=1e-6)
+        for one in schedules:
+            one.step()
+        (ours_now,), (theirs_now,) = mine.param_groups, theirs.param_groups
+        key = "momentum" if "momentum" in theirs_now else "betas"
+        np.testing.assert_allclose(ours_now[key], theirs_now[key], rtol=1e-6)
+
+
+def test_momenta_of_parameter_groups_are_pytorchs() -> None:
+    for cycled in ({"base_momentum": 0.5}, {"base_momentum": [0.5, 0.25], "max_momentum": [0.75, 0.5]}):
+        first = in_groups(SGD, lambda: Tensor([1.0], requires_grad=True))
+        second = in_groups(torch.optim.SGD, lambda: torch.ones(1, requires_grad=True))
+        mine = lr_scheduler.OneCycleLR(first, [0.5, 0.1], 10, **cycled)
+        other = torch.optim.lr_scheduler.OneCycleLR(second, [0.5, 0.1], 10, **cycled)
+        for _ in range(9):
+            second.step()
+            mine.step()
+            other.step()
+            np.testing.assert_allclose([group["momentum"] for group in first.param_groups],
+                                       [group["momentum"] for group in second.param_groups], rtol=1e-6)
+
+
+def test_betas_that_are_written_are_pytorchs() -> None:
+    start = np.array([1.0, -2.0], dtype=np.float32)
+    for name in ("Adam", "AdamW", "NAdam", "Adamax"):
+        weight, other = Tensor(start, requires_grad=True), torch.tensor(start, requires_grad=True)
+        mine, theirs = getattr(nn.optim, name)([weight]), getattr(torch.optim, name)([other])
+        for betas in [(0.9, 0.999)] * 3 + [(0.8, 0.99), (0.95, 0.9), (0.95, 0.9), (0.5, 0.999)]:
+            mine.param_groups[0]["betas"] = theirs.param_groups[0]["betas"] = betas
+            for optimizer, value in ((mine, weight), (theirs, other)):
+                optimizer.zero_grad()
+                (value * value).sum().backward()
+                with Tensor.train():
+                    optimizer.step()
+            np.testing.assert_allclose(weight.numpy(), other.detach().numpy(), rtol=2e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="b1 and b2 are from 0 to below 1"):
+        mine.param_groups[0]["betas"] = (0.9, 1.0)
+    with pytest.raises(ValueError, match="second beta of RAdam stays"):
+        nn.optim.RAdam([weight]).param_groups[0]["betas"] = (0.9, 0.9)
+
+
+def test_a_momentum_that_is_not_there_or_no_momentum() -> None:
+    with pytest.raises(ValueError, match="Adagrad has neither: cycle_momentum=False"):
+        lr_scheduler.OneCycleLR(nn.optim.Adagrad([Tensor([1.0])]), 0.1, 10)
+    with pytest.raises(ValueError, match="a momentum is from 0 to below 1"):
+        lr_scheduler.CyclicLR(ours(0.1), 0.1, 0.2, max_momentum=1.0)
 
 
 def test_as_many_options_as_parameter_groups() -> None:

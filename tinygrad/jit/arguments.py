@@ -20,7 +20,7 @@ from tinygrad.dtype import DType, dtypes
 from tinygrad.engine.capture import JitError
 from tinygrad.engine.realize import allocate, realize_uops
 from tinygrad.frozen import frozen
-from tinygrad.graph.leaf_tensors import storage_view
+from tinygrad.graph.leaf_tensors import storage_view, without_detaches
 from tinygrad.graph.node_flags import WRITES
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sharding import Layout, Placement
@@ -234,7 +234,7 @@ class Inputs:
             todo += pending_among(self.unrealized)
         if todo:
             todo[0].realize(*todo[1:])
-        nodes = [tensor.uop for tensor in self.tensors]
+        nodes = [without_detaches(tensor.uop) for tensor in self.tensors]
         if all([is_whole_memory(node) for node in nodes]):
             self.views = nodes
             self.memories = [node.unreshaped for node in nodes]

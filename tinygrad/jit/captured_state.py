@@ -17,7 +17,7 @@ from typing import Any
 from tinygrad.dtype import dtypes
 from tinygrad.engine.capture import Capture
 from tinygrad.frozen import frozen
-from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf
+from tinygrad.graph.leaf_tensors import below_detaches, depends_on_leaf, is_leaf
 from tinygrad.graph.node_flags import MEMORY
 from tinygrad.graph.ops import Ops
 from tinygrad.graph.sizes import Size, sizes_in, variables_in
@@ -32,7 +32,7 @@ from tinygrad.tensor.live import live_tensors
 
 def storage_of(uop: UOp) -> Storage | None:
     """The memory that a tensor with node `uop` stands for, or stood for before it was overwritten."""
-    viewed = uop.viewed
+    viewed = below_detaches(uop)
     if viewed.op is Ops.BUFFER:
         return viewed.storage
     view = uop.computed_into or viewed.computed_into
@@ -165,7 +165,7 @@ class CapturedState:
             tensor = before.tensor()
             if tensor is None or tensor._uop is before.uop or tensor._given_up:
                 continue
-            viewed = tensor.uop.viewed
+            viewed = below_detaches(tensor.uop)
             target = viewed.src[0] if viewed.op is Ops.ASSIGN else tensor.uop
             old = storage_of(before.uop)
             if old is None or storage_of(target) is not old:

@@ -27,7 +27,7 @@ from tinygrad.engine.capture import Capture, JitError
 from tinygrad.engine.realize import realize_uops
 from tinygrad.engine.replay import Place, SlotKind
 from tinygrad.frozen import frozen
-from tinygrad.graph.leaf_tensors import depends_on_leaf, is_leaf, values_view
+from tinygrad.graph.leaf_tensors import below_detaches, depends_on_leaf, is_leaf, values_view
 from tinygrad.graph.ops import Family, Ops
 from tinygrad.graph.sizes import unbound
 from tinygrad.graph.storage import Overwriting, Storage
@@ -397,7 +397,7 @@ class Tracer:
 
     def abandon(self) -> None:
         """After an exception: what the function did to its arguments, as the plain one, stays done."""
-        writes = [t for t in self.arguments.values() if t._uop.viewed.op is Ops.ASSIGN]
+        writes = [t for t in self.arguments.values() if below_detaches(t._uop).op is Ops.ASSIGN]
         if writes:
             writes[0].realize(*writes[1:])
         Overwriting([view.base.storage for view in self.inputs.views

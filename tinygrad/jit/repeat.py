@@ -35,7 +35,7 @@ MISSED = object()
 """In place of a result: the call is of another kind; nothing was done."""
 NO_INPUTS = Inputs(((), {}))
 NO_VALUES = Values({}, {})
-BUFFER, RESHAPE = Ops.BUFFER, Ops.RESHAPE
+BUFFER, RESHAPE, DETACH = Ops.BUFFER, Ops.RESHAPE, Ops.DETACH
 
 
 class ArgumentKind(NamedTuple):
@@ -229,9 +229,9 @@ class RepeatedCall:
             if node.has_sizes:
                 return None
             if memory is None or node.flags & WRITES or node.dtype is not dtype or node.shape != shape \
-                    or tensor._requires_grad is not requires_grad:
+                    or tensor.requires_grad is not requires_grad:
                 return None
-            while memory.op is RESHAPE:
+            while memory.op is RESHAPE or memory.op is DETACH:
                 memory = memory.src[0]
             if memory.op is not BUFFER:
                 return None

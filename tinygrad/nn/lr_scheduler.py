@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tinygrad.engine.capture import Capture, JitError
 from tinygrad.nn.optim import Optimizer, OptimizerGroup
-from tinygrad.nn.optim.optimizer import rate_of
+from tinygrad.nn.optim.optimizer import KEPT_IN_MEMORY, rate_of
 
 T = TypeVar("T")
 
@@ -34,6 +34,16 @@ def _set_rates(optimizer: Optimizer, rates: Sequence[float]) -> None:
 def _first_rates_of(optimizer: Optimizer) -> list[float]:
     """The rates before the first scheduler of an optimizer, from which further ones count too."""
     return [vars(member).setdefault("initial_lr", rate_of(member)) for member in _of_groups(optimizer)]
+
+
+def _name_of_momentum(optimizer: Optimizer, scheduler: str) -> str:
+    """What an optimizer calls the number that a schedule moves as momentum. Raises ValueError where it has
+    none."""
+    for name in KEPT_IN_MEMORY:
+        if name in vars(optimizer):
+            return name
+    raise ValueError(f"{scheduler} moves the momentum too, or the first beta, and {type(optimizer).__name__} "
+                     "has neither: cycle_momentum=False moves the rate alone")
 
 
 Rates: TypeAlias = float | Sequence[float]
@@ -76,6 +86,10 @@ class LRScheduler:
         self.last_epoch += 1
         self._last_lr = self.get_lr()
         _set_rates(self.optimizer, self._last_lr)
+        self._set_momenta()
+
+    def _set_momenta(self) -> None:
+        """The next momenta, of a schedule that moves them."""
 
     def get_lr(self) -> list[float]:
         """The rates at step `last_epoch`, one for each parameter group: what a schedule of your own says."""
@@ -263,26 +277,50 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         return self.eta_min + (self.base_lrs[group] - self.eta_min) * (1 + math.cos(math.pi * t / length)) / 2
 
 
-class CyclicLR(LRScheduler):
+class _MomentumCycle(LRScheduler):
+    """A schedule that moves the momentum too, or Adam's first beta, against the rate; `momenta` has the
+    lowest and the highest for each parameter group, none where they stay."""
+
+    def __init__(self, optimizer: Optimizer, cycle_momentum: bool, base_momentum: Rates, max_momentum: Rates,
+                 last_epoch: int) -> None:
+        self.momenta: list[tuple[float, float]] = []
+        if cycle_momentum:
+            self.momenta = list(zip(_for_groups("base_momentum", base_momentum, optimizer),
+                                    _for_groups("max_momentum", max_momentum, optimizer), strict=True))
+            if not all(0 <= number < 1 for pair in self.momenta for number in pair):
+                raise ValueError(f"a momentum is from 0 to below 1, got {base_momentum} and {max_momentum}")
+            for member in _of_groups(optimizer):
+                member.keep_in_memory(_name_of_momentum(member, type(self).__name__))
+        super().__init__(optimizer, last_epoch)
+
+    def _set_momenta(self) -> None:
+        if self.momenta:
+            for group, member in enumerate(_of_groups(self.optimizer)):
+                name = _name_of_momentum(member, type(self).__name__)
+                member.set_option(name, self._momentum(self.last_epoch, group))
+
+    def _momentum(self, t: int, group: int) -> float:
+        raise NotImplementedError(f"{type(self).__name__} has no rule for the momentum")
+
+
+class CyclicLR(_MomentumCycle):
     """From `base_lr` up to `max_lr` in `step_size_up` steps and down again in `step_size_down`, along lines,
     and so on (Smith, 2015). How far up: in cycle n from 1 on times 1 ("triangular") or 2 ** (1 - n)
     ("triangular2"), or gamma ** steps ("exp_range"); or times `scale_fn` of the cycle's number, or of the
-    steps with scale_mode="iterations". The momentum stays (`cycle_momentum`), for no optimizer here can
-    change it.
+    steps with scale_mode="iterations". With `cycle_momentum` the momentum, or Adam's first beta, goes down
+    from `max_momentum` as the rate goes up, and back.
     """
 
     def __init__(self, optimizer: Optimizer, base_lr: Rates, max_lr: Rates, step_size_up: int = 2000,
                  step_size_down: int | None = None, mode: str = "triangular", gamma: float = 1.0,
                  scale_fn: Callable[[float], float] | None = None, scale_mode: str = "cycle",
-                 cycle_momentum: bool = False, *, last_epoch: int = -1) -> None:
+                 cycle_momentum: bool = True, base_momentum: Rates = 0.8, max_momentum: Rates = 0.9,
+                 last_epoch: int = -1) -> None:
         scales: dict[str, Callable[[float], float]] = {
             "triangular": lambda n: 1.0, "triangular2": lambda n: 2.0 ** (1 - n), "exp_range": self._shrunk}
         if mode not in scales or scale_mode not in ("cycle", "iterations"):
             raise ValueError(f"CyclicLR takes mode {', '.join(map(repr, scales))} and scale_mode 'cycle' or "
                              f"'iterations', got {mode!r} and {scale_mode!r}")
-        if cycle_momentum:
-            raise ValueError("CyclicLR changes the rate alone: no optimizer changes its momentum between "
-                             "steps; leave cycle_momentum away")
         step_size_down = step_size_up if step_size_down is None else step_size_down
         _refuse_no_steps(step_size_up=step_size_up, step_size_down=step_size_down)
         self.lowest = _for_groups("base_lr", base_lr, optimizer)
@@ -291,30 +329,39 @@ class CyclicLR(LRScheduler):
         self.step_size_up, self.step_size_down = step_size_up, step_size_down
         self.scale_fn = scales[mode] if scale_fn is None else scale_fn
         self.is_of_cycles = scale_mode == "cycle" if scale_fn is not None else mode != "exp_range"
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer, cycle_momentum, base_momentum, max_momentum, last_epoch)
 
     def _shrunk(self, t: float) -> float:
         return float(self.gamma ** t)
 
-    def _rate(self, t: int, group: int) -> float:
+    def _share(self, t: int) -> float:
+        """How far the rate is up."""
         cycle, step = divmod(t, self.step_size_up + self.step_size_down)
         share = step / self.step_size_up if step <= self.step_size_up else \
             1 - (step - self.step_size_up) / self.step_size_down
-        return self.lowest[group] + (self.max_lrs[group] - self.lowest[group]) * share * self.scale_fn(
-            cycle + 1 if self.is_of_cycles else t)
+        return share * self.scale_fn(cycle + 1 if self.is_of_cycles else t)
+
+    def _rate(self, t: int, group: int) -> float:
+        return self.lowest[group] + (self.max_lrs[group] - self.lowest[group]) * self._share(t)
+
+    def _momentum(self, t: int, group: int) -> float:
+        lowest, highest = self.momenta[group]
+        return highest - (highest - lowest) * self._share(t)
 
 
-class OneCycleLR(LRScheduler):
+class OneCycleLR(_MomentumCycle):
     """Up from max_lr / div_factor to `max_lr` in the first `pct_start` of the steps, then down to that first
     rate / final_div_factor (Smith and Topin, 2018), along cosines, or lines with anneal_strategy="linear".
     With `three_phase` it comes down as it went up, and goes on from there. Takes `total_steps`, or `epochs`
-    and `steps_per_epoch`. The momentum stays (`cycle_momentum`), for no optimizer here can change it.
+    and `steps_per_epoch`. With `cycle_momentum` the momentum, or Adam's first beta, goes from `max_momentum`
+    to `base_momentum` and back meanwhile.
     """
 
     def __init__(self, optimizer: Optimizer, max_lr: Rates, total_steps: int | None = None,
                  epochs: int | None = None, steps_per_epoch: int | None = None, pct_start: float = 0.3,
-                 anneal_strategy: str = "cos", cycle_momentum: bool = False, *, div_factor: float = 25.0,
-                 final_div_factor: float = 1e4, three_phase: bool = False, last_epoch: int = -1) -> None:
+                 anneal_strategy: str = "cos", cycle_momentum: bool = True, base_momentum: Rates = 0.85,
+                 max_momentum: Rates = 0.95, div_factor: float = 25.0, final_div_factor: float = 1e4,
+                 three_phase: bool = False, last_epoch: int = -1) -> None:
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
                 raise ValueError("OneCycleLR takes total_steps, or epochs and steps_per_epoch")
@@ -324,28 +371,34 @@ class OneCycleLR(LRScheduler):
             raise ValueError(f"OneCycleLR takes pct_start from 0 to 1, got {pct_start}")
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(f'OneCycleLR takes anneal_strategy="cos" or "linear", got {anneal_strategy!r}')
-        if cycle_momentum:
-            raise ValueError("OneCycleLR changes the rate alone: no optimizer changes its momentum between "
-                             "steps; leave cycle_momentum away")
         self.total_steps = total_steps
         self.is_cosine = anneal_strategy == "cos"
         top = pct_start * total_steps - 1
-        self.turns = []
-        """for each parameter group (step, rate) where the rate turns"""
+        self.turns = [0.0, top, *([2 * top] if three_phase else []), total_steps - 1.0]
+        """the steps where the rate turns"""
+        self.rates = []
+        """the rates there, for each parameter group"""
         for most in _for_groups("max_lr", max_lr, optimizer):
             first = most / div_factor
-            turns = [(top, most), (2 * top, first)] if three_phase else [(top, most)]
-            self.turns.append([(0.0, first), *turns, (total_steps - 1.0, first / final_div_factor)])
-        super().__init__(optimizer, last_epoch)
+            self.rates.append([first, most, *([first] if three_phase else []), first / final_div_factor])
+        super().__init__(optimizer, cycle_momentum, base_momentum, max_momentum, last_epoch)
+
+    def _between(self, t: int, numbers: Sequence[float]) -> float:
+        """The number at step `t` of what is `numbers` at the turns."""
+        after = next((i for i, step in enumerate(self.turns) if i and t <= step), len(self.turns) - 1)
+        begin, end = self.turns[after - 1:after + 1]
+        old, new = numbers[after - 1:after + 1]
+        share = (t - begin) / (end - begin) if end != begin else 1.0
+        return new + (old - new) * ((1 + math.cos(math.pi * share)) / 2 if self.is_cosine else 1 - share)
 
     def _rate(self, t: int, group: int) -> float:
         if t > self.total_steps:
             raise ValueError(f"this schedule has {self.total_steps} steps, and was asked for one more")
-        turns = self.turns[group]
-        after = next((i for i, (step, _) in enumerate(turns) if i and t <= step), len(turns) - 1)
-        (begin, old), (end, new) = turns[after - 1:after + 1]
-        share = (t - begin) / (end - begin) if end != begin else 1.0
-        return new + (old - new) * ((1 + math.cos(math.pi * share)) / 2 if self.is_cosine else 1 - share)
+        return self._between(t, self.rates[group])
+
+    def _momentum(self, t: int, group: int) -> float:
+        lowest, highest = self.momenta[group]
+        return self._between(t, [highest, lowest, highest, highest])
 
 
 class SequentialLR:
@@ -405,6 +458,7 @@ class ChainedScheduler:
             scheduler.last_epoch += steps
             self._last_lr = scheduler._last_lr = [scheduler._chained(rate, scheduler.last_epoch, group)
                                                   for group, rate in enumerate(self._last_lr)]
+            scheduler._set_momenta()
         _set_rates(self.optimizer, self._last_lr)
 
     def step(self) -> None:

@@ -174,7 +174,7 @@ def pending_assignments() -> list[Tensor]:
 
 def pending_among(unrealized: Sequence[Tensor]) -> list[Tensor]:
     """Those of the unsettled tensors that were assigned to, and whose memory was not written yet."""
-    return [t for t in unrealized if t._uop.viewed.op is Ops.ASSIGN and not t._is_realized]
+    return [t for t in unrealized if below_detaches(t._uop).op is Ops.ASSIGN and not t._is_realized]
 
 
 def with_pending_readers(tensors: Sequence[Tensor]) -> tuple[list[Tensor], dict[UOp, None]]:

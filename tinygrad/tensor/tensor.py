@@ -322,9 +322,9 @@ class Tensor(Methods):
 
     @property
     def requires_grad(self) -> bool | None:
-        """True: `backward` gives `.grad`. False: never. None: it does unless this was computed from another
-        live tensor that has one. Integers never get one."""
-        return self._requires_grad
+        """True: `backward` gives `.grad`. False: never, as for constants (`detach`, `no_grad`). None: it does
+        unless this was computed from another live tensor that has one. Integers never get one."""
+        return False if self._requires_grad is None and is_cut_off(self._uop) else self._requires_grad
 
     @requires_grad.setter
     def requires_grad(self, value: bool | None) -> None:

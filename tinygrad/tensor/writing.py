@@ -16,6 +16,7 @@ from tinygrad.graph.leaf_tensors import (
     LeafIndex,
     below_detaches,
     depends_on_leaf,
+    is_cut_off,
     is_leaf,
     is_view_of_memory,
     own_memory,
@@ -41,9 +42,9 @@ _leaf_identities = itertools.count()
 
 
 def leaf_of(uop: UOp) -> UOp:
-    """The value of `uop` as a variable of gradients. Where that is memory, others may be the variable that it
-    is: this one has memory of its own once it is computed."""
-    return value_of_its_own(uop).detach(next(_leaf_identities))
+    """The value of `uop` as a variable of gradients. Where that was detached of memory, which is another
+    variable, this one has memory of its own once it is computed."""
+    return (value_of_its_own(uop) if is_cut_off(uop) else uop).detach(next(_leaf_identities))
 
 
 def operand_to_write(self: Tensor, value: Any) -> Tensor:
@@ -96,8 +97,8 @@ def write(self: Tensor, value: UOp, view: UOp | None = None, partly: bool = Fals
                              "share, what differs from example to example; return it instead")
     refuse_repeated(target.viewed, target)
     write = target.assign(value.detach() if depends_on_leaf(value) else value)
-    if self._uop is target:
-        self.uop = write
+    if without_detaches(self._uop) is target:
+        self.uop = write if self._uop is target else write.detach()
     writer = target.base.storage.writer = type(self).leaf(write, requires_grad=False)
     writer._is_writer = True
 

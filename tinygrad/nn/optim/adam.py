@@ -9,6 +9,7 @@ from tinygrad.nn.optim.optimizer import (
     Optimizer,
     Parameters,
     averaged,
+    option_written,
     refuse_averages,
     refuse_negative,
     takes_groups,
@@ -50,22 +51,33 @@ class LAMB(Optimizer):
         for i, g in grads.items():
             p, m, v = self.params[i], self.m[i], self.v[i]
             value, decay = self._wide(p), self.gradient_decay
-            for state, after in zip((m, v), _averages(m, v, g, value, decay, self.b1, self.b2), strict=True):
+            b1, b2 = self._option("b1", p), self._option("b2", p)
+            for state, after in zip((m, v), _averages(m, v, g, value, decay, b1, b2), strict=True):
                 state.assign(after)
             correction1, correction2 = self._at(self.correction1, p)[i], self._at(self.correction2, p)[i]
             if self.largest:
                 v = self.largest[i].assign(self.largest[i].maximum(v))
-            value = _adapted(value, m, v, correction1, correction2, self._at(self.lr, p), self.b1, self.b2,
-                             self.eps, self.weight_decay, self.adam)
+            value = _adapted(value, m, v, correction1, correction2, self._at(self.lr, p), b1, b2, self.eps,
+                             self.weight_decay, self.adam)
             p.assign(value.cast(p.dtype))
         for correction, b in ((self.correction1, self.b1), (self.correction2, self.b2)):
             self._advance(correction, averaged(correction, 1.0, b), grads)
         return [self.correction1, self.correction2, *self.m, *self.v, *self.largest]
 
 
+    def set_option(self, name: str, value: float) -> None:
+        if name in ("b1", "b2"):  # of b and t alone, as PyTorch has it, whatever b was in the steps before
+            correction = self.correction1 if name == "b1" else self.correction2
+            before = option_written(vars(self)[name])
+            if before > 0 and value > 0:
+                power = math.log(value) / math.log(before)
+                correction.assign(-(power * (-correction).log1p()).expm1()).realize()
+        super().set_option(name, value)
+
+
 @memoised
-def _averages(m: Tensor, v: Tensor, g: Tensor, value: Tensor, decay: float, b1: float, b2: float
-              ) -> tuple[Tensor, Tensor]:
+def _averages(m: Tensor, v: Tensor, g: Tensor, value: Tensor, decay: float, b1: float | Tensor,
+              b2: float | Tensor) -> tuple[Tensor, Tensor]:
     """The next averages of a gradient, to which `decay` times the value is added, and of that squared."""
     if decay:
         g = g + decay * value
@@ -74,7 +86,7 @@ def _averages(m: Tensor, v: Tensor, g: Tensor, value: Tensor, decay: float, b1: 
 
 @memoised
 def _adapted(value: Tensor, m: Tensor, v: Tensor, correction1: Tensor, correction2: Tensor, rate: Tensor,
-             b1: float, b2: float, eps: float, weight_decay: float, adam: bool) -> Tensor:
+             b1: float | Tensor, b2: float | Tensor, eps: float, weight_decay: float, adam: bool) -> Tensor:
     """The next value of a parameter, with the new averages of its gradient and of that squared, and the last
     1 - b^t for both; see `LAMB`."""
     m = m / averaged(correction1, 1.0, b1)
@@ -138,7 +150,7 @@ class _Adaptive(Optimizer):
                 value = value * (1 - rate * self.weight_decay)
             elif self.weight_decay:
                 g = g + self.weight_decay * value
-            self.m[i].assign(averaged(self.m[i], g, self.b1))
+            self.m[i].assign(averaged(self.m[i], g, self._option("b1", p)))
             step = self._at(self.steps, p)[i] + 1
             p.assign((value - rate * self._update(i, g, step)).cast(p.dtype))
         others = self._numbers_advanced(grads)
@@ -151,9 +163,10 @@ class _Adaptive(Optimizer):
         raise NotImplementedError
 
     @staticmethod
-    def _correction(b: float, step: Tensor) -> Tensor:
+    def _correction(b: float | Tensor, step: Tensor) -> Tensor:
         """1 - b^t, with all its digits for b next to 1."""
-        return -(step * (math.log(b) if b else -math.inf)).expm1()
+        logarithm = b.log() if isinstance(b, Tensor) else math.log(b) if b else -math.inf
+        return -(step * logarithm).expm1()
 
     def _numbers_advanced(self, grads: Collection[int]) -> list[Tensor]:
         """Other numbers that change from step to step, advanced."""
@@ -175,7 +188,7 @@ class Adamax(_Adaptive):
 
     def _update(self, i: int, g: Tensor, step: Tensor) -> Tensor:
         v = self.v[i].assign((self.b2 * self.v[i]).maximum(g.abs() + self.eps))
-        return self.m[i] / self._correction(self.b1, step) / v
+        return self.m[i] / self._correction(self._option("b1", self.params[i]), step) / v
 
 
 class NAdam(_Adaptive):
@@ -193,18 +206,19 @@ class NAdam(_Adaptive):
         self.momentum_decay = momentum_decay
         self.products = self._numbers([1.0] * len(self.params))
 
-    def _momentum(self, step: Tensor) -> Tensor:
+    def _momentum(self, step: Tensor, b1: float | Tensor) -> Tensor:
         """n(t)."""
-        return self.b1 * (1 - 0.5 * 0.96 ** (step * self.momentum_decay))
+        return b1 * (1 - 0.5 * 0.96 ** (step * self.momentum_decay))
 
     def _update(self, i: int, g: Tensor, step: Tensor) -> Tensor:
-        now, after = self._momentum(step), self._momentum(step + 1)
+        b1 = self._option("b1", self.params[i])
+        now, after = self._momentum(step, b1), self._momentum(step + 1, b1)
         product = self._at(self.products, self.params[i])[i] * now
         ahead = (1 - now) / (1 - product) * g + after / (1 - product * after) * self.m[i]
         return ahead / ((self._squares(i, g) / self._correction(self.b2, step)).sqrt() + self.eps)
 
     def _numbers_advanced(self, grads: Collection[int]) -> list[Tensor]:
-        self._advance(self.products, self.products * self._momentum(self.steps + 1), grads)
+        self._advance(self.products, self.products * self._momentum(self.steps + 1, self.b1), grads)
         return [self.products]
 
 
@@ -224,6 +238,11 @@ class RAdam(_Adaptive):
         """1 + 3 b2 + 5 b2^2 + ..., of t terms: r is that over (1 - b2^t) / (1 - b2), where its formula would
         leave float32 three digits"""
 
+    def set_option(self, name: str, value: float) -> None:
+        if name == "b2" and value != self.b2:
+            raise ValueError("the second beta of RAdam stays: it keeps a sum of its powers")
+        super().set_option(name, value)
+
     def _summed(self, sums: Tensor, step: Tensor) -> Tensor:
         """These sums, with the term of this step."""
         return sums + (2 * step - 1) * self.b2 ** (step - 1)
@@ -234,7 +253,8 @@ class RAdam(_Adaptive):
         is_known = known > 5
         ratio = (known - 4) * (known - 2) * most / ((most - 4) * (most - 2) * known)
         scale = (is_known.where(ratio, 0) * c2).sqrt() / (self._squares(i, g).sqrt() + self.eps)
-        return self.m[i] / self._correction(self.b1, step) * is_known.where(scale, 1)
+        b1 = self._option("b1", self.params[i])
+        return self.m[i] / self._correction(b1, step) * is_known.where(scale, 1)
 
     def _numbers_advanced(self, grads: Collection[int]) -> list[Tensor]:
         self._advance(self.sums, self._summed(self.sums, self.steps + 1), grads)

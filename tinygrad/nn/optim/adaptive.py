@@ -26,7 +26,8 @@ class RMSprop(Optimizer):
         self.means = self._state() if centered else []
 
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
-        if self.momentum and not self.b:  # it was given later
+        has_momentum = self._has_momentum()
+        if has_momentum and not self.b:  # it was given later
             self.b = self._state()
         for i, g in grads.items():
             p, v = self.params[i], self.v[i]
@@ -38,8 +39,8 @@ class RMSprop(Optimizer):
             if self.means:
                 spread = v - self.means[i].assign(averaged(self.means[i], g, self.alpha)).square()
             update = g / (spread.sqrt() + self.eps)
-            if self.momentum:
-                update = self.b[i].assign(self.momentum * self.b[i] + update)
+            if has_momentum:
+                update = self.b[i].assign(self._option("momentum", p) * self.b[i] + update)
             p.assign((value - self._at(self.lr, p) * update).cast(p.dtype))
         return [*self.v, *self.b, *self.means]
 

@@ -37,33 +37,36 @@ class LARS(Optimizer):
         self.b = self._state() if momentum else []
 
     def _step(self, grads: dict[int, Tensor]) -> list[Tensor]:
-        rule = (self.momentum, self.weight_decay, self.nesterov, self.classic, self.pre_wd, self.tcoef)
-        if self.momentum and not self.b:  # it was given later
+        rule = (self.weight_decay, self.nesterov, self.classic, self.pre_wd, self.tcoef)
+        has_momentum = self._has_momentum()
+        if has_momentum and not self.b:  # it was given later
             self.b = self._state()
         for i, g in grads.items():
             p, b = self.params[i], None
-            value, rate = self._wide(p), self._at(self.lr, p)
-            if self.momentum:
-                b = self.b[i].assign(_velocity(self.b[i], value, g, rate, rule))
-            p.assign(_descended(value, g, b, rate, rule, self.ns_steps, self.ns_coefficients).cast(p.dtype))
+            value, rate, momentum = self._wide(p), self._at(self.lr, p), self._option("momentum", p)
+            if has_momentum:
+                b = self.b[i].assign(_velocity(self.b[i], value, g, rate, momentum, rule))
+            p.assign(_descended(value, g, b, rate, momentum, rule, self.ns_steps, self.ns_coefficients)
+                     .cast(p.dtype))
         return self.b
 
 
-Rule: TypeAlias = tuple[float, float, bool, bool, bool, float]
-"""momentum, weight_decay, nesterov, classic, pre_wd, tcoef: see `LARS`."""
+Rule: TypeAlias = tuple[float, bool, bool, bool, float]
+"""weight_decay, nesterov, classic, pre_wd, tcoef: see `LARS`."""
 
 
 @memoised
-def _velocity(b: Tensor, value: Tensor, g: Tensor, rate: Tensor, rule: Rule) -> Tensor:
+def _velocity(b: Tensor, value: Tensor, g: Tensor, rate: Tensor, momentum: float | Tensor, rule: Rule
+              ) -> Tensor:
     """The next momentum."""
-    return rule[0] * b + _scaled(value, g, rate, rule)[0]
+    return momentum * b + _scaled(value, g, rate, rule)[0]
 
 
 @memoised
-def _descended(value: Tensor, g: Tensor, b: Tensor | None, rate: Tensor, rule: Rule, ns_steps: int,
-               ns_coefficients: tuple[float, float, float] | None) -> Tensor:
+def _descended(value: Tensor, g: Tensor, b: Tensor | None, rate: Tensor, momentum: float | Tensor, rule: Rule,
+               ns_steps: int, ns_coefficients: tuple[float, float, float] | None) -> Tensor:
     """The next value of a parameter, with the new momentum, if there is one."""
-    momentum, weight_decay, nesterov, classic, pre_wd, _ = rule
+    weight_decay, nesterov, classic, pre_wd, _ = rule
     g, trusted = _scaled(value, g, rate, rule)
     if b is not None:
         g = g + momentum * b if nesterov else b
@@ -78,7 +81,7 @@ def _descended(value: Tensor, g: Tensor, b: Tensor | None, rate: Tensor, rule: R
 
 def _scaled(value: Tensor, g: Tensor, rate: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
     """The gradient that goes into the momentum, and the rate of this parameter."""
-    _, weight_decay, _, classic, pre_wd, tcoef = rule
+    weight_decay, _, classic, pre_wd, tcoef = rule
     trusted = rate * _trust(value, g, weight_decay, tcoef)
     if pre_wd and weight_decay:
         g = g + weight_decay * value

@@ -8,6 +8,7 @@ in float32 at least.
 """
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -36,6 +37,7 @@ def takes_groups(make: Callable[P, R]) -> Callable[P, R]:
             optimizer.made_by = make.__name__
         else:
             optimizer = OptimizerGroup(*[made(**group) for group in groups])  # type: ignore[call-arg, arg-type]
+        optimizer.make_alike = _alike(make, made, args, options)
         return optimizer  # type: ignore[no-any-return]
 
     return made
@@ -45,14 +47,30 @@ def _for_groups(init: Callable[..., None]) -> Callable[..., None]:
     """The `__init__` of an optimizer, whose parameters may be groups: it becomes an `OptimizerGroup` then."""
     @functools.wraps(init)
     def __init__(self: Optimizer, *args: Any, **options: Any) -> None:
-        groups = _groups_of(init, (self, *args), options, skipped=1)
+        groups, kind = _groups_of(init, (self, *args), options, skipped=1), type(self)
         if groups is None:
             init(self, *args, **options)
         else:
-            kind, self.__class__ = type(self), OptimizerGroup
+            self.__class__ = OptimizerGroup
             OptimizerGroup.__init__(self, *[kind(**group) for group in groups])  # type: ignore[arg-type]
+        self.make_alike = _alike(init, kind, (self, *args), options, skipped=1)
 
     return __init__
+
+
+def _alike(make: Callable[..., Any], made: Callable[..., Any], args: Sequence[Any],
+           options: Mapping[str, Any], skipped: int = 0) -> Callable[[Mapping[str, Any]], Optimizer]:
+    """What makes another optimizer, of one more parameter group, with the other options of this one."""
+    others = {name: value for name, value in options.items() if name != "params"}
+    after = args[skipped + 1:]
+
+    def make_alike(group: Mapping[str, Any]) -> Optimizer:
+        found = _groups_of(make, (*args[:skipped], [dict(group)], *after), others, skipped)
+        assert found is not None
+        alike: Optimizer = made(**found[0])
+        return alike
+
+    return make_alike
 
 
 def _groups_of(make: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], skipped: int = 0
@@ -86,6 +104,9 @@ class Optimizer:
     those instead of the others. That is an `OptimizerGroup`.
     """
 
+    make_alike: Callable[[Mapping[str, Any]], Optimizer]
+    """makes another one with the same options but those of a parameter group"""
+
     def __init_subclass__(cls) -> None:
         if (init := vars(cls).get("__init__")) is not None:
             cls.__init__ = _for_groups(init)  # type: ignore[method-assign]
@@ -103,7 +124,7 @@ class Optimizer:
             hint = ": parameter groups are dicts all of them, in a list" if kind == "dict" else ""
             raise TypeError(f"an optimizer takes tensors, got a {kind}{hint}")
         for p in given:
-            if p.requires_grad is None and p.dtype.is_float:
+            if p._requires_grad is None and p.dtype.is_float:
                 p.requires_grad = True
         unique: list[Tensor] = dedup(given)
         self.params = [p for p in unique if p.requires_grad]
@@ -130,6 +151,18 @@ class Optimizer:
             refuse_negative(learning_rate=rate)
             self.lr.assign([rate])
 
+    def keep_in_memory(self, name: str) -> None:
+        """Keep an option, a number, as the rate is kept: a step under TinyJit takes what is written there."""
+        if not isinstance(value := vars(self)[name], Tensor):
+            vars(self)[name] = self._numbers([value]).realize()
+
+    def set_option(self, name: str, value: float) -> None:
+        """Another number for an option, from the next step on."""
+        if isinstance(held := vars(self)[name], Tensor):
+            held.assign([value]).realize()
+        else:
+            setattr(self, name, value)
+
     @property
     def param_groups(self) -> list[ParameterGroup]:
         """The parameters and their options, by name, as PyTorch has them: here in one group.
@@ -141,6 +174,26 @@ class Optimizer:
         (0.25, 1)
         """
         return [ParameterGroup(self)]
+
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Train more parameters: a dict with "params", and with options in place of those that this optimizer
+        was made with. It is an `OptimizerGroup` from then on. A step that TinyJit captured goes on without
+        them. Raises ValueError for parameters that are here already.
+
+        >>> optimizer = nn.optim.SGD([Tensor([1.0])], lr=0.5)
+        >>> optimizer.add_param_group({"params": [Tensor([2.0, 3.0])], "lr": 0.25})
+        >>> [group["lr"] for group in optimizer.param_groups]
+        [0.5, 0.25]
+        """
+        known = {id(p) for p in (*self.params, *self.buffers)}
+        added = self.make_alike(param_group)
+        if not known.isdisjoint(map(id, (*added.params, *added.buffers))):
+            raise ValueError("some parameters are in more than one parameter group")
+        members = self.optimizers if isinstance(self, OptimizerGroup) else (copy.copy(self),)
+        make_alike, self.__class__ = self.make_alike, OptimizerGroup
+        vars(self).clear()
+        OptimizerGroup.__init__(self, *members, added)  # type: ignore[arg-type]
+        self.make_alike = make_alike
 
     def state_dict(self) -> dict[str, Tensor]:
         """What it keeps beside the parameters, by name: rates, averages, momenta. Options that are Python's
@@ -170,6 +223,16 @@ class Optimizer:
         dtype, device = promote(p.dtype, dtypes.float32), p.device
         is_there = numbers.dtype is dtype and numbers.device == device
         return numbers if is_there else numbers.to(device).cast(dtype)
+
+    def _option(self, name: str, p: Tensor) -> Any:
+        """The number of an option, as an operand of updates of a parameter."""
+        value = vars(self)[name]
+        return self._at(value, p) if isinstance(value, Tensor) else value
+
+    def _has_momentum(self) -> bool:
+        """Whether the option `momentum` is, or may become, other than 0."""
+        value = vars(self)["momentum"]
+        return isinstance(value, Tensor) or value != 0
 
     def _state(self, value: float = 0.0) -> list[Tensor]:
         """A number, zero unless given, for each item of each parameter, with memory of their own."""
@@ -274,8 +337,17 @@ class OptimizerGroup(Optimizer):
 
 
 def rate_of(optimizer: Optimizer) -> float:
-    """The rate that was written: 0.1, not what float32 has for it."""
-    return float(str(optimizer.lr.numpy()[0]))
+    """The rate that was written."""
+    return float(option_written(optimizer.lr))
+
+
+def option_written(number: Any) -> Any:
+    """An option's number; one kept in memory as it was written: 0.1, not what float32 has for it."""
+    return float(str(number.numpy()[0])) if isinstance(number, Tensor) else number
+
+
+KEPT_IN_MEMORY = ("momentum", "b1")
+"""The options that schedules move, beside the rate."""
 
 
 UNNAMED = {"adam", "classic", "pre_wd", "tcoef", "ns_steps", "gradient_decay"}
@@ -284,8 +356,8 @@ UNNAMED = {"adam", "classic", "pre_wd", "tcoef", "ns_steps", "gradient_decay"}
 
 class ParameterGroup(MutableMapping[str, Any]):
     """An optimizer's parameters and options, by their names. `lr` is a number here; written, it is memory
-    like any rate, and a step under TinyJit takes it. Other options that are written hold for steps that are
-    not captured yet."""
+    like any rate, and a step under TinyJit takes it; so are those that a schedule of `nn.lr_scheduler` moves.
+    Other options that are written hold for steps that are not captured yet."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = optimizer
@@ -293,8 +365,8 @@ class ParameterGroup(MutableMapping[str, Any]):
 
     def _names(self) -> list[str]:
         own = vars(self.optimizer)
-        numbers = [name for name, value in own.items()
-                   if isinstance(value, (bool, int, float)) and name not in UNNAMED]
+        numbers = [name for name, value in own.items() if name not in UNNAMED
+                   and (isinstance(value, (bool, int, float)) or name in KEPT_IN_MEMORY)]
         if {"b1", "b2"} <= own.keys():
             numbers = ["betas", *(name for name in numbers if name not in ("b1", "b2"))]
         return ["params", "lr", *numbers]
@@ -310,8 +382,8 @@ class ParameterGroup(MutableMapping[str, Any]):
         if name == "lr":
             return rate_of(self.optimizer)
         if name == "betas":
-            return tuple([vars(self.optimizer)[b] for b in ("b1", "b2")])
-        return getattr(self.optimizer, self._attribute(name))
+            return tuple([option_written(vars(self.optimizer)[b]) for b in ("b1", "b2")])
+        return option_written(getattr(self.optimizer, self._attribute(name)))
 
     def _attribute(self, name: str) -> str:
         """What the optimizer calls an option."""
@@ -321,11 +393,15 @@ class ParameterGroup(MutableMapping[str, Any]):
         self._refuse_strange(name)
         if name == "params":
             raise ValueError("the parameters of an optimizer stay; make another one for others")
-        if name == "betas":  # the averages that there are have been corrected by these
-            raise ValueError("the betas of an optimizer stay; make another one for others")
-        if name != "lr":
+        if name == "lr":
+            self.optimizer.lr = value
+        elif name == "betas":
+            refuse_averages(*value)
+            for beta, number in zip(("b1", "b2"), value, strict=True):
+                self.optimizer.set_option(beta, number)
+        else:
             refuse_negative(**{name: value})
-        setattr(self.optimizer, self._attribute(name), value)
+            self.optimizer.set_option(self._attribute(name), value)
 
     def __delitem__(self, name: str) -> None:
         raise TypeError("the options of an optimizer stay")
@@ -341,6 +417,6 @@ class ParameterGroup(MutableMapping[str, Any]):
 
 
 @memoised
-def averaged(old: Tensor, new: Tensor | float, b: float) -> Tensor:
+def averaged(old: Tensor, new: Tensor | float, b: float | Tensor) -> Tensor:
     """The running average of what was and is."""
     return b * old + (1 - b) * new
