@@ -100,13 +100,13 @@ def test_a_group_has_its_optimizers_options_by_name() -> None:
     with pytest.raises(ValueError, match="weight decay >= 0"):
         first["weight_decay"] = -1.0
     assert first["betas"] == (0.9, 0.999)
-    with pytest.raises(ValueError, match="the betas of an optimizer stay"):
-        first["betas"] = (0.5, 0.9)
+    with pytest.raises(ValueError, match="b1 and b2 are from 0 to below 1, got 0.5 and 1.5"):
+        first["betas"] = (0.5, 1.5)
 
 
 @pytest.mark.parametrize(("name", "changes"), [
     ("SGD", {"momentum": 0.9, "weight_decay": 0.1}), ("RMSprop", {"alpha": 0.5, "eps": 1e-2}),
-    ("Adam", {"eps": 1e-3}), ("NAdam", {"weight_decay": 0.2})])
+    ("Adam", {"eps": 1e-3}), ("NAdam", {"weight_decay": 0.2}), ("AdamW", {"betas": (0.5, 0.9)})])
 def test_options_are_changed_between_steps(name: str, changes: dict[str, Any]) -> None:
     def change(optimizer: Any, step: int) -> None:
         if step == 3:
@@ -136,6 +136,46 @@ def test_gradients_of_zeros_are_those_of_pytorch() -> None:
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name, options, added", [
+    ("SGD", {"momentum": 0.9}, {"lr": 0.02}), ("Adam", {"betas": (0.8, 0.9)}, {"betas": (0.5, 0.6)}),
+    ("RMSprop", {"alpha": 0.5}, {}), ("NAdam", {}, {"weight_decay": 0.1})])
+def test_a_group_is_added_between_steps(name: str, options: dict[str, Any], added: dict[str, Any]) -> None:
+    """The optimizer goes on with what it kept, and what it was made with holds for the new parameters too."""
+    def make(module: Any, late: list[Any]) -> Callable[[list[Any]], Any]:
+        def made(ps: list[Any]) -> Any:
+            late.extend(ps[1:])
+            return getattr(module, name)(ps[:1], 0.1, **options)
+        return made
+
+    def add(late: list[Any]) -> Callable[[Any, int], None]:
+        def between(optimizer: Any, step: int) -> None:
+            if step in (2, 4):
+                optimizer.add_param_group({"params": late[step // 2 - 1], **added})
+            if step == 5:
+                optimizer.param_groups[-1]["lr"] *= 0.5
+                assert len(optimizer.param_groups) == 3
+        return between
+
+    ours: list[Any] = []
+    theirs: list[Any] = []
+    found = trained(Tensor, make(optim, ours), add(ours))
+    expected = trained(torch, make(torch.optim, theirs), add(theirs))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-5)
+
+
+def test_a_group_that_cannot_be_added() -> None:
+    p, q = (Tensor([1.0], requires_grad=True) for _ in range(2))
+    optimizer = optim.Adam([p])
+    for group, words in (({"params": [p]}, "in more than one parameter group"),
+                         ({"lr": 0.1}, 'the key "params"')):
+        with pytest.raises(ValueError, match=words):
+            optimizer.add_param_group(group)
+    with pytest.raises(TypeError, match="rate"):
+        optimizer.add_param_group({"params": [q], "rate": 0.1})
+    assert len(optimizer.param_groups) == 1 and optimizer.params == [p]
+
+
 class Plain(optim.RMSprop):
     """Without an `__init__` of its own."""
 
@@ -151,6 +191,8 @@ def test_subclasses_take_groups() -> None:
     p, q = (Tensor([1.0], requires_grad=True) for _ in range(2))
     plain = Plain([{"params": [p]}, {"params": [q], "lr": 0.25}], lr=0.5)
     assert [(type(plain[i]), plain[i].lr.item()) for i in range(2)] == [(Plain, 0.5), (Plain, 0.25)]  # type: ignore[index]
+    plain.add_param_group({"params": [Tensor([2.0])], "alpha": 0.5})
+    assert type(plain[2]) is Plain and [g["alpha"] for g in plain.param_groups] == [0.99, 0.99, 0.5]  # type: ignore[index]
     passing = Passing([{"params": [p]}, {"params": [q], "momentum": 0.25}], momentum=0.5, weight_decay=0.75)
     assert [(g["lr"], g["momentum"], g["weight_decay"]) for g in passing.param_groups] == [
         (0.5, 0.5, 0.75), (0.5, 0.25, 0.75)]

@@ -102,8 +102,12 @@ class _Graph:
     def add_leaf(self, node: UOp) -> None:
         """A node whose value alone matters. Numbers are part of the kind: what is computed depends on
         them."""
-        if node.device is None and constant_value(node) is not None:
-            self.key.append(node)
+        if node.device is None and (number := constant_value(node)) is not None:
+            if node.flags & LEAF:  # a variable made of it (`Tensor.zeros(3)`), another one in each step
+                self.key += (node.op, number, node.dtype, node.shape)
+                self.leaves.append(node)
+            else:
+                self.key.append(node)
             return
         if (node.device is not None and type(node.device) is not str) or (Size.exists and node.has_sizes) or \
                 not (node.src or node.op is Ops.BUFFER):

@@ -15,6 +15,7 @@ from tinygrad.graph.leaf_tensors import constant_value, storage_view
 from tinygrad.graph.sizes import is_symbolic, largest_shape, shape_value
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
+from tinygrad.tensor.live import Unrealized, pending_among
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -87,11 +88,20 @@ def computed_now(self: Tensor) -> UOp:
         raise RuntimeError("this gradient was given up; see Tensor.grad")
     together = _gradients_together(self) if self._left_together else []
     if together or not self._is_realized:
-        self.realize(*together)
+        # what is to be written is often computed from the same values: new weights, beside the loss
+        self.realize(*together, *pending_among(Unrealized.tensors()))
     view = storage_view(self._result)
     if view is None:
         raise RuntimeError(f"{self!r} was computed but has no memory")
     return view
+
+
+def keep_gradients_of(asked: Tensor) -> None:
+    """A gradient that somebody asks for is computed before what it depends on is overwritten, and so are
+    those that were left together with it: who trains asks for one after the other."""
+    for reference in asked._left_together:
+        if (gradient := reference()) is not None and not gradient._given_up:
+            gradient._may_be_invalidated = False
 
 
 def _gradients_together(self: Tensor) -> list[Tensor]:

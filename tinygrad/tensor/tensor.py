@@ -354,15 +354,18 @@ class Tensor(Methods):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that `backward` left. Raises RuntimeError where it can no longer be computed: a tensor
-        that does not say `requires_grad=True` keeps its gradient lazy, until what it depends on is
-        overwritten, or the function under TinyJit that took it ends."""
+        """The gradient that `backward` left. Raises RuntimeError where it can no longer be computed: those of
+        tensors that do not say `requires_grad=True` are given up, if nobody asked for one of them, when what
+        they depend on is overwritten, or the function under TinyJit that took them ends."""
         self._first_gradient_use = self._first_gradient_use or "used"
-        if self._grad is not None and self._grad._given_up:
+        gradient = self._grad
+        if gradient is not None and gradient._given_up:
             raise RuntimeError("this gradient was not computed before the tensors it depends on were "
                                "overwritten, or the call under TinyJit that took it ended; set "
                                "requires_grad=True to have it kept, or read it before that")
-        return self._grad
+        if gradient is not None and gradient._may_be_invalidated:
+            reading.keep_gradients_of(gradient)
+        return gradient
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:

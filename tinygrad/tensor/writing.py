@@ -31,7 +31,7 @@ from tinygrad.graph.template import expanded
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import prod
 from tinygrad.tensor.aliasing import refuse_repeated, unrecorded, written
-from tinygrad.tensor.live import live_tensors
+from tinygrad.tensor.live import Unrealized, live_tensors, pending_among
 from tinygrad.tensor.modes import no_grad
 
 if TYPE_CHECKING:
@@ -79,10 +79,13 @@ def write(self: Tensor, value: UOp, view: UOp | None = None, partly: bool = Fals
     """Take `value`, of this dtype, and so do those that are views of the same value.
 
     It is for all of this tensor, or where that is not memory, for a `view` of its node. `partly`: some of
-    its items are the old ones.
+    its items are the old ones. A leaf with a gradient is computed first: those who train write to it step
+    after step, and as a node it would grow with them.
     """
-    if below_detaches(self._result).op is Ops.ASSIGN:
+    if self._left is not None and is_leaf(self._shown) and not self._is_in_memory:
         self.realize()
+    if below_detaches(self._result).op is Ops.ASSIGN:  # with what else is still to be written, at once
+        self.realize(*pending_among(Unrealized.tensors()))
     shared = self._aliased
     unknown = is_unknown(value)
     lazily = is_written_lazily(self, value)

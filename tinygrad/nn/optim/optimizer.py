@@ -65,7 +65,7 @@ def _alike(make: Callable[..., Any], made: Callable[..., Any], args: Sequence[An
     after = args[skipped + 1:]
 
     def make_alike(group: Mapping[str, Any]) -> Optimizer:
-        found = _groups_of(make, (*args[:skipped], [dict(group)], *after), others, skipped)
+        found = _groups_of(make, (*[None] * skipped, [dict(group)], *after), others, skipped)
         assert found is not None
         alike: Optimizer = made(**found[0])
         return alike
