@@ -88,12 +88,16 @@ def computed_now(self: Tensor) -> UOp:
         raise RuntimeError("this gradient was given up; see Tensor.grad")
     together = _gradients_together(self) if self._left_together else []
     if together or not self._is_realized:
-        # what is to be written is often computed from the same values: new weights, beside the loss
-        self.realize(*together, *pending_among(Unrealized.tensors()))
+        self.realize(*together, *([] if self._uop.has_sizes else _new_weights()))
     view = storage_view(self._result)
     if view is None:
         raise RuntimeError(f"{self!r} was computed but has no memory")
     return view
+
+
+def _new_weights() -> list[Tensor]:
+    """What is to be written into tensors with gradients: computed from these, as a loss that is read is."""
+    return [t for t in pending_among(Unrealized.tensors()) if t._left is not None and not t._uop.has_sizes]
 
 
 def keep_gradients_of(asked: Tensor) -> None:
