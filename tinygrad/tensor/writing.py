@@ -82,7 +82,7 @@ def write(self: Tensor, value: UOp, view: UOp | None = None, partly: bool = Fals
     its items are the old ones. A leaf with a gradient is computed first: those who train write to it step
     after step, and as a node it would grow with them.
     """
-    if self._left is not None and is_leaf(self._shown) and not self._is_in_memory:
+    if not self._is_in_memory and self._left is not None and is_leaf(self._result):
         self.realize()
     if below_detaches(self._result).op is Ops.ASSIGN:  # with what else is still to be written, at once
         self.realize(*pending_among(Unrealized.tensors()))
