@@ -55,6 +55,23 @@ def test_a_step_asks_for_no_nodes_of_its_calls() -> None:
     assert all(np.isfinite(losses))
 
 
+def test_attention_that_draws_and_masks_asks_for_no_nodes_of_its_calls() -> None:
+    """What is drawn is another value in each step, so that attention is no template as a whole."""
+    layers = nn.MultiheadAttention(8, 2, dropout=0.5), nn.Linear(8, 4)
+    updates = nn.optim.SGD(get_parameters(layers), lr=1e-2)
+    mask = Tensor(np.where(np.tri(5, dtype=bool), 0, -np.inf).astype(np.float32)).realize()
+    for i in range(4):
+        x, y = real(5, 3, 8), Tensor(draw.integers(0, 4, 15)).realize()
+        updates.zero_grad()
+        with Tensor.train():
+            loss = layers[1](layers[0](x, x, x, attn_mask=mask)[0]).reshape(15, 4).cross_entropy(y)
+        loss.backward()
+        gradients = [p.grad for p in updates.params if p.grad is not None]
+        if i > 1:
+            assert len(gradients) == 6 and all(g._uop.src[0].viewed.op is Ops.APPLY for g in gradients)
+        updates.step()
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_steps_take_as_many_kernels_as_those_of_all_nodes(momentum: float, monkeypatch: pytest.MonkeyPatch
                                                           ) -> None:

@@ -15,6 +15,7 @@ from tinygrad.dtype import DType, DTypeLike, dtypes, least_upper_float, promote,
 from tinygrad.frozen import frozen
 from tinygrad.functional.creation import counting
 from tinygrad.functional.elementwise import order_reversed
+from tinygrad.functional.graph_templates import memoised
 from tinygrad.functional.mathematics import log_node
 from tinygrad.functional.movement import axes_of, axis_of, copied
 from tinygrad.graph.elementary import exponential
@@ -239,6 +240,7 @@ def softmax(self: Tensor, axis: int = -1, dtype: DTypeLike | None = None) -> Ten
     return type(self).of(shares.with_gradient((x,), SoftmaxRule(axes)).cast(kind), self)
 
 
+@memoised
 def masked_softmax(self: Tensor, dtype: DTypeLike) -> Tensor:
     """`softmax` along the last axis, where a row of minus infinities alone gives zeros instead of NaN."""
     kind, axes = to_dtype(dtype), (self.ndim - 1,)

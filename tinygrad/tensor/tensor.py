@@ -328,7 +328,7 @@ class Tensor(Methods):
 
     @requires_grad.setter
     def requires_grad(self, value: bool | None) -> None:
-        if value and not depends_on_leaf(self.uop):
+        if value and not depends_on_leaf(self._result):
             self._become_leaf()
         self._requires_grad = value
 
