@@ -1,6 +1,6 @@
 """Training steps without a JIT, as a person's first programs have them: small networks, Adam, the loss read
 in each step. What they cost is what it costs to build, differentiate and schedule a graph again and again.
-In three rows numbers that Python computes are others in each step, in two the sizes of what is computed."""
+In three rows numbers that Python computes are others in each step, in three the sizes of what is computed."""
 from __future__ import annotations
 
 import random
@@ -171,6 +171,52 @@ def sampler() -> Workload:
                     {**both_tinygrads(ours), "torch": theirs})
 
 
+LETTERS, STATE, LANGUAGES, NAMES = 57, 128, 18, 40
+
+
+def reader_of_names() -> Workload:
+    """A recurrent network by a loop over a name's letters, three to twelve, whose weights the program changes
+    by itself, name by name: the first of PyTorch's lessons on texts."""
+    arrays = normals([(LETTERS, STATE), (STATE, STATE), (STATE,), (STATE, LANGUAGES)])
+    arrays = [array / max(1, array.shape[0]) ** 0.5 for array in arrays]
+
+    def reading(library: Any, weights: list[Any], made: Callable[[Any], Any]) -> Step:
+        enter, stay, bias, leave = weights
+        chance = random.Random(0)
+        letters, languages = (np.eye(n, dtype=np.float32) for n in (LETTERS, LANGUAGES))
+        names = [(letters[chance.choices(range(LETTERS), k=chance.randint(3, 12)), None],
+                  languages[[chance.randrange(LANGUAGES)]]) for _ in range(NAMES)]
+
+        def read(letters: Any, language: Any) -> float:
+            name, state = made(letters), library.zeros(1, STATE)
+            for weight in weights:
+                weight.grad = None
+            for letter in range(name.shape[0]):
+                state = (name[letter] @ enter + state @ stay + bias).tanh()
+            loss = cross_entropy(state @ leave, made(language))
+            loss.backward()
+            with library.no_grad():
+                for weight in weights:
+                    weight.sub_(weight.grad * 0.005)
+            return loss.item()  # type: ignore[no-any-return]
+
+        return lambda: np.float32(sum([read(*name) for name in names]))
+
+    def ours() -> Step:
+        from tinygrad import Tensor
+
+        return reading(Tensor, [Tensor(array) for array in arrays], Tensor)
+
+    def theirs() -> Step:
+        import torch
+
+        return reading(torch, [torch.from_numpy(array.copy()).requires_grad_() for array in arrays],
+                       torch.from_numpy)
+
+    return Workload(f"recurrent network, {NAMES} names of 3 to 12 letters, weights by hand, without JIT",
+                    1.0, 1.0, 1.0, {**both_tinygrads(ours), "torch": theirs})
+
+
 LONGEST_TEXT = 64
 
 
@@ -224,4 +270,5 @@ WORKLOADS = (
     step_of("perceptron of 3 layers of 128, 33 to 64 rows", lambda: perceptron, (64, 64), 10, PERCEPTRON,
             least_rows=33),
     writer(),
+    reader_of_names(),
 )
