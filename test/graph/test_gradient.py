@@ -374,10 +374,16 @@ def test_one_of_two_names_of_a_constant_asks_for_gradients():
     x = Tensor([1.0, 2.0]).realize()
     with Tensor.no_grad():
         one = x * 3
+    view = one.flip(0)
     other = one.detach().requires_grad_()
     (other * one).sum().backward()
     np.testing.assert_array_equal(other.grad.numpy(), [3, 6])
-    assert one.grad is None and x.grad is None
+    one.requires_grad_()
+    other.grad = None
+    (one * view + other).sum().backward()
+    np.testing.assert_array_equal(one.grad.numpy(), [6, 3])
+    np.testing.assert_array_equal(other.grad.numpy(), [1, 1])
+    assert view.grad is None and x.grad is None
 
 
 def test_no_grad_and_detach():

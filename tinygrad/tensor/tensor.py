@@ -193,9 +193,14 @@ class Tensor(Methods):
         return result
 
     def _become_leaf(self) -> None:
-        """Make the node of a float tensor a gradient target of its own; integers never get a gradient."""
+        """Make the node of a float tensor a gradient target of its own; integers never get a gradient. What
+        was a constant to them leaves those that show the same value, which stay constants."""
         if self.dtype.is_float and not is_leaf(self.uop):
-            self._show(writing.leaf_of(self.uop))
+            leaf = writing.leaf_of(self.uop)
+            if is_cut_off(self.uop):
+                self.uop = leaf
+            else:
+                self._show(leaf)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _with_values, (self.numpy(), self.device, self.dtype.name, self._requires_grad, self._cuts)
