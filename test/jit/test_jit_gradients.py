@@ -261,3 +261,37 @@ def test_gradients_that_share_memory_with_something_else(twice):
             kept.append((b.grad, [i, 3]))
         for value, expected in kept:
             assert value.tolist() == expected
+
+
+def test_constants_as_arguments_and_results():
+    """An argument that `no_grad` or `detach` made a constant takes no gradient, in a replay as in a call; nor
+    does what a replay under `no_grad` returns."""
+    def found(jitted):
+        w = Tensor([1.0, 2.0, 3.0], requires_grad=True).realize()
+
+        def step(x):
+            w.grad = None
+            return (x * w * x).sum().backward().realize(w.grad)
+
+        def double(x):
+            with Tensor.no_grad():
+                return (x * 2).realize()
+
+        run, twice, results = *((TinyJit(step), TinyJit(double)) if jitted else (step, double)), []
+        for i in range(9):
+            x = Tensor([i + 1.0] * 3).realize()
+            if i % 3 == 1:
+                with Tensor.no_grad():
+                    x = (x + 0.5).realize()
+            elif i % 3 == 2:
+                x = (x + 0.25).detach().realize()
+            loss = run(x)
+            results.append((loss.item(), w.grad.tolist(), x._grad is None, x.requires_grad))
+            y, v = twice(x), Tensor([3.0, 2.0, 1.0]).realize()
+            (y * v).sum().backward()
+            results.append((y.grad is None, y.requires_grad, v.grad.tolist()))
+        return results
+
+    expected = found(False)
+    assert [x[2] for x in expected[::2]] == [False, True, True] * 3
+    assert found(True) == expected

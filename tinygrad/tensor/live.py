@@ -157,11 +157,17 @@ class PendingWrites:
 
     @classmethod
     def exist(cls) -> bool:
-        """Whether one does. Looks at all tensors only where an ASSIGN node was made since it found none."""
+        """Whether there is one."""
+        return bool(cls.shown())
+
+    @classmethod
+    def shown(cls) -> list[Tensor]:
+        """The live tensors that show one. Looks at all tensors only where an ASSIGN node was made since it
+        found none."""
         count = Assignments.count
         if count == cls.none_up_to:
-            return False
-        found = bool(pending_assignments())
+            return []
+        found = pending_among(Unrealized.tensors())
         if not found:
             cls.none_up_to = count
         return found

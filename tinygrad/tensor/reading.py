@@ -15,7 +15,7 @@ from tinygrad.graph.leaf_tensors import constant_value, storage_view
 from tinygrad.graph.sizes import is_symbolic, largest_shape, shape_value
 from tinygrad.graph.uop import UOp
 from tinygrad.helpers import prod
-from tinygrad.tensor.live import Unrealized, pending_among
+from tinygrad.tensor.live import PendingWrites
 
 if TYPE_CHECKING:
     from tinygrad.tensor import Tensor
@@ -97,7 +97,7 @@ def computed_now(self: Tensor) -> UOp:
 
 def _new_weights() -> list[Tensor]:
     """What is to be written into tensors with gradients: computed from these, as a loss that is read is."""
-    return [t for t in pending_among(Unrealized.tensors()) if t._left is not None and not t._uop.has_sizes]
+    return [t for t in PendingWrites.shown() if t._left is not None and not t._uop.has_sizes]
 
 
 def keep_gradients_of(asked: Tensor) -> None:

@@ -31,7 +31,7 @@ from tinygrad.graph.template import expanded
 from tinygrad.graph.uop import Shape, UOp
 from tinygrad.helpers import prod
 from tinygrad.tensor.aliasing import refuse_repeated, unrecorded, written
-from tinygrad.tensor.live import Unrealized, live_tensors, pending_among
+from tinygrad.tensor.live import PendingWrites, live_tensors
 from tinygrad.tensor.modes import no_grad
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def write(self: Tensor, value: UOp, view: UOp | None = None, partly: bool = Fals
     if not self._is_in_memory and self._left is not None and is_leaf(self._result):
         self.realize()
     if below_detaches(self._result).op is Ops.ASSIGN:  # with what else is still to be written, at once
-        self.realize(*pending_among(Unrealized.tensors()))
+        self.realize(*PendingWrites.shown())
     shared = self._aliased
     unknown = is_unknown(value)
     lazily = is_written_lazily(self, value)
